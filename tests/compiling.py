@@ -188,8 +188,8 @@ def measured_model(model: onnx.ModelProto, data: object, folder: Path, **options
     source = read_model(folder / "model.onnx")
     chosen = CompileOptions.of(options)
     with quick():
-        found = gather(source, data, folder / "samples", chosen.samples, None, SILENT)
-        prepared = prepare(source, found, SILENT)
+        result = gather(source, data, folder / "samples", chosen.samples, None, SILENT)
+        prepared = prepare(source, result, SILENT)
         context, _, _ = measure(prepared, chosen, Store(folder / "cache"), SILENT)
     return Measured(prepared, context, chosen, tuple(context.held_back[i] for i in range(4)))
 

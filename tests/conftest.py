@@ -66,7 +66,7 @@ def own_process() -> Iterator[Callable[..., Any]]:
         return
     forks = Forks()
     with closing(forks), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sandbox, "_done", lambda *given: forks.run(*given) or real(*given))
+        patch.setattr(sandbox, "_done", lambda *arguments: forks.run(*arguments) or real(*arguments))
         yield real
 
 

@@ -60,8 +60,8 @@ class Drawing:
         node = helper.make_node(op_type, inputs, names, **attributes)
         made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name])
                 for name in dict.fromkeys(inputs) if name in self.shapes]  # fmt: skip
-        given = [c for c in self.constants if c.name in inputs]
-        graph = helper.make_graph([node], "g", made, [onnx.ValueInfoProto(name=name) for name in names], given)
+        values = [c for c in self.constants if c.name in inputs]
+        graph = helper.make_graph([node], "g", made, [onnx.ValueInfoProto(name=name) for name in names], values)
         inferred = onnx.shape_inference.infer_shapes(_model(graph), strict_mode=True, data_prop=True)
         for output in inferred.graph.output:
             self.shapes[output.name] = tuple(axis.dim_value for axis in output.type.tensor_type.shape.dim)

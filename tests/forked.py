@@ -82,7 +82,7 @@ class Forks:
         kind = KINDS.get(_program(command[MODULE:]))
         if kind is None or _fixed() != self._fixed:
             return None
-        given = {
+        values = {
             "arguments": list(command[MODULE - 2 :]),
             "environment": dict(os.environ),
             "folder": str(folder or Path.cwd()),
@@ -90,19 +90,19 @@ class Forks:
             "processors": sorted(os.sched_getaffinity(0)),
         }
         with TemporaryFile("w+", errors="replace") as output, TemporaryFile("w+", errors="replace") as errors:
-            code = self._ended(kind, given, [output.fileno(), errors.fileno()], seconds)
+            code = self._ended(kind, values, [output.fileno(), errors.fileno()], seconds)
             output.seek(0)
             errors.seek(0)
             if code is None:
                 raise subprocess.TimeoutExpired(list(command), seconds, output.read().encode())
             return subprocess.CompletedProcess(list(command), code, output.read(), errors.read())
 
-    def _ended(self, kind: str, given: Mapping[str, object], streams: Sequence[int], seconds: float) -> int | None:
+    def _ended(self, kind: str, values: Mapping[str, object], streams: Sequence[int], seconds: float) -> int | None:
         """The exit code; None where time ran out."""
         mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with mine:
             with other:
-                socket.send_fds(self._line(kind), [json.dumps(given).encode()], [other.fileno(), *streams])
+                socket.send_fds(self._line(kind), [json.dumps(values).encode()], [other.fileno(), *streams])
             process = int(mine.recv(MESSAGE))
             mine.settimeout(seconds)
             try:
@@ -195,17 +195,17 @@ def _fork(line: socket.socket) -> None:
     line.close()
 
 
-def _become(given: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
+def _become(values: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
     """Run what was asked for."""
     for place, stream in enumerate((os.open(os.devnull, os.O_RDONLY), *streams)):
         os.dup2(stream, place)
     os.environ.clear()
-    os.environ.update(given["environment"])
-    os.chdir(given["folder"])
-    sys.path[:] = given["path"]
-    os.sched_setaffinity(0, given["processors"])
+    os.environ.update(values["environment"])
+    os.chdir(values["folder"])
+    sys.path[:] = values["path"]
+    os.sched_setaffinity(0, values["processors"])
     try:
-        sandbox.main(given["arguments"])
+        sandbox.main(values["arguments"])
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -188,9 +188,9 @@ def configurations() -> Iterator[bytes]:
 def read_configuration(data: bytes) -> None:
     known = commands()
     path = written("configuration/ptqc.toml", data)
-    found = Configuration.find(path.parent, known)
-    if found is not None:
-        found.apply("compile", known["compile"])
+    result = Configuration.find(path.parent, known)
+    if result is not None:
+        result.apply("compile", known["compile"])
 
 
 def texts() -> Iterator[bytes]:

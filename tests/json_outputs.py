@@ -37,10 +37,10 @@ def working_in(folder: Path) -> Iterator[None]:
 
 def printed(*words: str) -> dict[str, Any]:
     """The document that a command prints."""
-    told = io.StringIO()
-    with redirect_stdout(told):
+    text = io.StringIO()
+    with redirect_stdout(text):
         main([*words[:1], "--json", *words[1:]])
-    document: dict[str, Any] = json.loads(told.getvalue())
+    document: dict[str, Any] = json.loads(text.getvalue())
     return document
 
 

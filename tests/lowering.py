@@ -92,13 +92,13 @@ def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object])
     names = [source for site in sites for source in site.sources]  # type: ignore[attr-defined]
     if not names:
         return {}
-    runner, found = Runner(model, names), {}
+    runner, result = Runner(model, names), {}
     runs = [{**feeds, **runner.run(feeds)} for feeds in samples]
     for site in sites:
         values = np.concatenate([run[s].ravel() for run in runs for s in site.sources])  # type: ignore[attr-defined]
         scale, zero = affine_params(float(values.min()), float(values.max()), 8)
-        found[site.name] = QuantParams(UINT8, float(scale), zero)  # type: ignore[attr-defined]
-    return found
+        result[site.name] = QuantParams(UINT8, float(scale), zero)  # type: ignore[attr-defined]
+    return result
 
 
 def rounded(model: ir.Model, weight: Weight, form: Format) -> QuantizedWeight:
@@ -111,8 +111,8 @@ def rounded(model: ir.Model, weight: Weight, form: Format) -> QuantizedWeight:
         return QuantizedWeight(form, np.moveaxis(codes, -1, 1), scale, 0)
     if isinstance(form, Scaled):
         return QuantizedWeight(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
-    found = direct(weight, values)
-    return next(one for one in found if one.form == form or {one.form.family, form.family} == {"palette"})
+    result = direct(weight, values)
+    return next(one for one in result if one.form == form or {one.form.family, form.family} == {"palette"})
 
 
 def array(model: ir.Model, name: str) -> np.ndarray:

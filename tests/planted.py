@@ -71,7 +71,7 @@ def tokens(channels: float = 1.0) -> onnx.ModelProto:
 
 def token_samples(factor: float, count: int = 32, channels: float = 1.0) -> np.ndarray:
     """Normal inputs in which rows WIDE_ROWS, and channels WIDE, are so many times as large."""
-    found = samples(MANY_ROWS, CHANNELS, count=count)
-    found[:, WIDE_ROWS] *= factor
-    found[:, :, WIDE] *= channels
-    return found
+    result = samples(MANY_ROWS, CHANNELS, count=count)
+    result[:, WIDE_ROWS] *= factor
+    result[:, :, WIDE] *= channels
+    return result

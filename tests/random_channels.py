@@ -43,11 +43,11 @@ class Draft:
         return several[self.rng.integers(len(several))]
 
     def model(self, inputs: dict[str, list[Any]], outputs: list[str], ids: int = 0) -> ir.Model:
-        given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
         if ids:
-            given.append(helper.make_tensor_value_info("ids", TensorProto.INT64, [1, ids]))
+            values.append(helper.make_tensor_value_info("ids", TensorProto.INT64, [1, ids]))
         made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-        graph = helper.make_graph(self.nodes, "g", given, made, self.constants)
+        graph = helper.make_graph(self.nodes, "g", values, made, self.constants)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
         model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
         infer_shapes(model)

@@ -95,27 +95,27 @@ def test_a_type_checker_finds_what_is_misspelled() -> None:
 def test_a_model_in_memory_gives_the_file_that_its_file_gives(tmp_path: Path) -> None:
     model = network()
     onnx.save(model, tmp_path / "model.onnx")
-    found = []
+    result = []
     models: list[Path | onnx.ModelProto | ir.Model] = [tmp_path / "model.onnx", model, ir.from_proto(model)]
-    for number, given in enumerate(models):
+    for number, value in enumerate(models):
         with quick():
             place = tmp_path / "new" / str(number)
-            found.append(ptqc.compile(given, calibration=samples(16), output=place, cache=tmp_path / "c", budget=0.5))
-    files = [artifact.path.read_bytes() for artifact in found]
+            result.append(ptqc.compile(value, calibration=samples(16), output=place, cache=tmp_path / "c", budget=0.5))
+    files = [artifact.path.read_bytes() for artifact in result]
     assert files[0] == files[1] == files[2]
-    sources = [artifact.manifest["source"] for artifact in found]
+    sources = [artifact.manifest["source"] for artifact in result]
     assert [source["given"] for source in sources] == ["file", "onnx.ModelProto", "onnx_ir.Model"]
     assert sources[0]["sha256"] == sources[1]["sha256"] == file_digest(tmp_path / "model.onnx")
     assert sources[1]["bytes"] == len(model.SerializeToString())
-    assert kept_budgets(found[0]) == {"size": True}
+    assert kept_budgets(result[0]) == {"size": True}
 
 
 def test_external_data_of_a_model_in_memory_are_written_with_it(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     (tmp_path / "copy").mkdir()
-    found = read_source(ir.load(tmp_path / "m.onnx"), tmp_path / "copy")
-    assert found.size > 16 * 32 * 4
-    stored = found.model.graph.initializers["w"].const_value
+    result = read_source(ir.load(tmp_path / "m.onnx"), tmp_path / "copy")
+    assert result.size > 16 * 32 * 4
+    stored = result.model.graph.initializers["w"].const_value
     assert stored is not None
     np.testing.assert_array_equal(stored.numpy(), weight(16, 32))
     with pytest.raises(UsageError, match="without its external data: give the path of its file"):
@@ -161,8 +161,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_an_argument_of_the_wrong_kind_is_told(case: str, tmp_path: Path) -> None:
-    given, message = WRONG[case]
-    settings = {"model": network(), "output": tmp_path / "out", "calibration": samples(16), "cache": tmp_path, **given}
+    value, message = WRONG[case]
+    settings = {"model": network(), "output": tmp_path / "out", "calibration": samples(16), "cache": tmp_path, **value}
     with pytest.raises(UsageError, match=message):
         ptqc.compile(settings.pop("model"), **settings)
     assert not (tmp_path / "out").exists()

@@ -91,7 +91,7 @@ def test_units_of_time_are_written_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "size", "latency"),
+    ("value", "size", "latency"),
     [
         (None, None, None),
         ("13%", "13%", None),
@@ -107,29 +107,29 @@ def test_units_of_time_are_written_as_they_are(text: str) -> None:
         ([200_000, " 2 ms "], "200,000 B", "2 ms"),
     ],
 )
-def test_one_budget_of_each_kind(given: object, size: str | None, latency: str | None) -> None:
-    found = parse_budgets(given)
-    assert [None if limit is None else str(limit) for limit in (found.get(SizeBudget), found.get(LatencyBudget))] == [
+def test_one_budget_of_each_kind(value: object, size: str | None, latency: str | None) -> None:
+    result = parse_budgets(value)
+    assert [None if limit is None else str(limit) for limit in (result.get(SizeBudget), result.get(LatencyBudget))] == [
         size,
         latency,
     ]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("texts", "expected"),
     [
         (("2ms", "3ms@cpu"), "2 ms and 3 ms@cpu are both of latency"),
         (("13%", "1%drop", "99%same"), "are both of loss"),
         (("25%cache", "1MBcache"), "are both of cache"),
     ],
 )
-def test_two_budgets_that_cannot_be_joined_are_refused(given: tuple[str, ...], told: str) -> None:
-    with pytest.raises(UsageError, match=f"{told}.*, and cannot be joined: give one of them"):
-        parse_budgets(given)
+def test_two_budgets_that_cannot_be_joined_are_refused(texts: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(UsageError, match=f"{expected}.*, and cannot be joined: give one of them"):
+        parse_budgets(texts)
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("texts", "kept"),
     [
         (("2ms", "13%", "3ms"), ["13%", "2ms"]),
         (("3ms@cpu", "2ms@cpu"), ["2ms@cpu"]),
@@ -138,21 +138,21 @@ def test_two_budgets_that_cannot_be_joined_are_refused(given: tuple[str, ...], t
         (("30%cache", "25%cache"), ["25%cache"]),
     ],
 )
-def test_the_stricter_of_two_budgets_holds(given: tuple[str, ...], kept: list[str]) -> None:
-    assert parse_budgets(given) == parse_budgets(kept)
+def test_the_stricter_of_two_budgets_holds(texts: tuple[str, ...], kept: list[str]) -> None:
+    assert parse_budgets(texts) == parse_budgets(kept)
 
 
 @pytest.mark.parametrize(
-    ("given", "limit", "smallest"),
+    ("texts", "limit", "smallest"),
     [
         (["1MB", "13%"], 910_000, "13%"),
         (["13%", "0.9MB", "4bit"], 875_000, "4 bit"),
         (["1MB", "2MB"], 1_000_000, "1,000,000 B"),
     ],
 )
-def test_the_smallest_of_several_sizes_holds(given: list[str], limit: int, smallest: str) -> None:
+def test_the_smallest_of_several_sizes_holds(texts: list[str], limit: int, smallest: str) -> None:
     origin = Origin("model.onnx", 7_000_000, "", 1_750_000)
-    budgets = parse_budgets(given)
+    budgets = parse_budgets(texts)
     size = budgets.get(SizeBudget)
     assert size is not None
     assert budgets.max_bytes(origin) == limit
@@ -167,16 +167,16 @@ def test_the_manifest_says_which_size_held(tmp_path: Path) -> None:
     limit = artifact.manifest["source"]["bytes"] * 60 // 100
     assert (artifact.manifest["budget"], artifact.manifest["allocation"]["limit"]) == ("60%", limit)
     assert artifact.size <= limit
-    told = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "size"]
-    assert told == ["of the budgets 1,000,000 B and 60%, 60% is the smallest for this model"]
+    messages = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "size"]
+    assert messages == ["of the budgets 1,000,000 B and 60%, 60% is the smallest for this model"]
 
 
 @pytest.mark.parametrize(
-    "given", [13.0, 0.0, -0.1, float("nan"), float("inf"), 0, -5, True, b"13%", {"size": 3}, [[1]]]
+    "value", [13.0, 0.0, -0.1, float("nan"), float("inf"), 0, -5, True, b"13%", {"size": 3}, [[1]]]
 )
-def test_what_is_no_budget_is_named_with_the_known_forms(given: object) -> None:
+def test_what_is_no_budget_is_named_with_the_known_forms(value: object) -> None:
     with pytest.raises(UsageError, match=r"neither a fraction of the model's size \(0.13\) nor a number of bytes"):
-        parse_budgets(given)
+        parse_budgets(value)
 
 
 def test_a_fraction_is_the_same_budget_as_its_percentage() -> None:
@@ -190,8 +190,8 @@ def test_a_fraction_is_the_same_budget_as_its_percentage() -> None:
 )
 def test_memory(text: str, size: int) -> None:
     assert parse(text) == MemoryBudget(size)
-    found = parse_budgets(["13%", text], strict=True)
-    assert (found.get(MemoryBudget), str(found.get(SizeBudget)), found.strict) == (MemoryBudget(size), "13%", True)
+    result = parse_budgets(["13%", text], strict=True)
+    assert (result.get(MemoryBudget), str(result.get(SizeBudget)), result.strict) == (MemoryBudget(size), "13%", True)
 
 
 def test_memory_is_shown_in_bytes() -> None:
@@ -217,15 +217,15 @@ def test_memory_is_in_bytes(text: str) -> None:
     ],
 )
 def test_loss(text: str, unit: str, limit: float, shown: str) -> None:
-    found = parse(text)
-    assert isinstance(found, LossBudget)
-    assert (found.unit, str(found)) == (unit, shown)
-    assert found.limit == pytest.approx(limit)
+    result = parse(text)
+    assert isinstance(result, LossBudget)
+    assert (result.unit, str(result)) == (unit, shown)
+    assert result.limit == pytest.approx(limit)
     assert [*parse_budgets([text, "2ms", 0.13])] == [
         SizeBudget(13, "%"),
         LatencyBudget(2e6),
         MemoryBudget.default(),
-        found,
+        result,
     ]
 
 
@@ -258,10 +258,10 @@ def test_other_kinds_are_of_no_target(text: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("given", ["13", 13])
-def test_a_number_without_a_unit_may_be_a_percentage(given: object) -> None:
+@pytest.mark.parametrize("value", ["13", 13])
+def test_a_number_without_a_unit_may_be_a_percentage(value: object) -> None:
     with pytest.raises(UsageError, match=r"did you mean '?13%'?\?"):
-        parse(given)
+        parse(value)
 
 
 @pytest.mark.parametrize(("text", "likely"), [("0.13", "13%"), (".5", "50%"), ("4.5M", "MB"), ("2msec", "ms")])
@@ -277,7 +277,7 @@ def test_examples_that_help_shows_are_of_their_kind(kind: type[Constraint]) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "told"),
+    ("text", "limit", "expected"),
     [
         ("25%cache", 500, "25%cache"),
         (" 12.5 % cache ", 250, "12.5%cache"),
@@ -285,11 +285,11 @@ def test_examples_that_help_shows_are_of_their_kind(kind: type[Constraint]) -> N
         ("1.5 KiBcache", 1536, "1,536 B of caches"),
     ],
 )
-def test_caches_are_limited_by_a_share_or_by_bytes(text: str, limit: int, told: str) -> None:
-    found = parse_budgets(["13%", text]).get(CacheBudget)
-    assert found is not None
-    assert found.limit(2000) == limit
-    assert str(found) == told
+def test_caches_are_limited_by_a_share_or_by_bytes(text: str, limit: int, expected: str) -> None:
+    result = parse_budgets(["13%", text]).get(CacheBudget)
+    assert result is not None
+    assert result.limit(2000) == limit
+    assert str(result) == expected
 
 
 @pytest.mark.parametrize("text", ["101%cache", "2mscache", "0%cache", "25cache"])

@@ -23,5 +23,5 @@ def test_a_cache_changes_no_number(shared_data: Path, tmp_path: Path, capacity: 
     text = np.random.default_rng(0).integers(3, 500, LENGTH).tolist()
     wanted = generate.in_onnxruntime(exported, 1).run({"ids": np.array([text])})["logits"][0]
     decoder = generate.Decoder(generate.in_onnxruntime(tmp_path / "cached.onnx", 1))
-    found = [decoder.read(text[:FIRST]), *(decoder.read([token]) for token in text[FIRST:])]
-    assert np.abs(np.array(found) - wanted[FIRST - 1 :]).max() < 1e-4
+    result = [decoder.read(text[:FIRST]), *(decoder.read([token]) for token in text[FIRST:])]
+    assert np.abs(np.array(result) - wanted[FIRST - 1 :]).max() < 1e-4

@@ -44,9 +44,9 @@ def of_array(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_calibration_data_come_in_many_forms(
     of_array: Artifact, tmp_path: Path, source: Callable[[np.ndarray], object]
 ) -> None:
-    found = compiled(product(), source(samples(16)), tmp_path)
-    assert found.manifest["calibration"] == of_array.manifest["calibration"]
-    assert found.path.read_bytes() == of_array.path.read_bytes()
+    result = compiled(product(), source(samples(16)), tmp_path)
+    assert result.manifest["calibration"] == of_array.manifest["calibration"]
+    assert result.path.read_bytes() == of_array.path.read_bytes()
 
 
 def test_a_raising_reader_is_named_with_its_sample(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_evaluate_is_called_with_both_models(tmp_path: Path) -> None:
         seen.append(run({"x": samples(16, count=5)})["y"])
         return float(len(seen))
 
-    found = compiled(product(), samples(16), tmp_path, evaluate=evaluate)
-    assert [found.manifest["results"][f"{which}_score"] for which in ("float", "compiled")] == [1.0, 2.0]
+    result = compiled(product(), samples(16), tmp_path, evaluate=evaluate)
+    assert [result.manifest["results"][f"{which}_score"] for which in ("float", "compiled")] == [1.0, 2.0]
     assert [y.shape for y in seen] == [(5, 32), (5, 32)]
     assert 0 < np.abs(seen[0] - seen[1]).max() < 0.2
 
@@ -77,15 +77,15 @@ def test_labels_are_scored(small: Artifact, tmp_path: Path) -> None:
     labels = small.run({"x": x})["y"].argmax(-1)
     np.savez(tmp_path / "labels.npz", x=x, labels=labels)
     with quick():
-        found = ptqc.resolve(
+        result = ptqc.resolve(
             small.folder, output=tmp_path / "out", budget="25%", labels=tmp_path / "labels.npz", cache=store_of(small)
         )
-    assert found.manifest["results"]["compiled_score"] == 100.0
-    assert 50 < found.manifest["results"]["float_score"] <= 100.0
+    assert result.manifest["results"]["compiled_score"] == 100.0
+    assert 50 < result.manifest["results"]["float_score"] <= 100.0
 
 
 def test_labels_do_not_change_the_model(small: Artifact, tmp_path: Path) -> None:
-    found = compiled(
+    result = compiled(
         residual(),
         samples(3, 8, 8),
         tmp_path,
@@ -94,8 +94,8 @@ def test_labels_do_not_change_the_model(small: Artifact, tmp_path: Path) -> None
         cache=store_of(small),
         activations="integer",
     )
-    assert found.score is not None
-    assert found.path.read_bytes() == small.path.read_bytes()
+    assert result.score is not None
+    assert result.path.read_bytes() == small.path.read_bytes()
 
 
 def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_calibration_data_are_needed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pipeline", ["light", "advanced"])
 def test_every_scale_of_the_file_is_a_power_of_two_where_that_is_asked_for(pipeline: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"bits": (3, 4), "activations": "integer", "pipeline": pipeline}
-    found = compiled(product(), samples(16), tmp_path, scales="pow2", **given)
-    arrays = [numpy_helper.to_array(each) for each in onnx.load(found.path).graph.initializer]
+    options: dict[str, Any] = {"bits": (3, 4), "activations": "integer", "pipeline": pipeline}
+    result = compiled(product(), samples(16), tmp_path, scales="pow2", **options)
+    arrays = [numpy_helper.to_array(each) for each in onnx.load(result.path).graph.initializer]
     floats = [array for array in arrays if array.dtype.kind == "f"]
     roots = [array.astype(float) for array in arrays if array.shape == (32,) and array.dtype == np.uint8]
     assert sum(array.size for array in (*floats, *roots)) > 32
     assert all((np.frexp(array)[0] == 0.5).all() for array in (*floats, *roots))
-    ptqc.verify(found.folder)
+    ptqc.verify(result.folder)
 
 
 def test_passes_are_dumped(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_passes_are_dumped(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("activations", "kernel"), [("integer", "QLinearConv"), ("float", "Conv"), ("auto", "Conv")])
 def test_activations_choose_the_kernels(tmp_path: Path, activations: str, kernel: str) -> None:
-    found = compiled(residual(), samples(3, 8, 8), tmp_path, "30%", activations=activations)
-    operators = found.manifest["verification"]["operators"]
+    result = compiled(residual(), samples(3, 8, 8), tmp_path, "30%", activations=activations)
+    operators = result.manifest["verification"]["operators"]
     convolutions = {name: count for name, count in operators.items() if "Conv" in name}
     assert sum(convolutions.values()) == 3
     assert all(kernel in name for name in convolutions)
@@ -141,16 +141,16 @@ EIGHT: dict[str, Any] = {"bits": (8,), "formats": ("int",), "allow_8bit": True}
 
 @pytest.mark.processor
 def test_eight_bit_weights_on_integer_kernels_are_marked(tmp_path: Path) -> None:
-    found = compiled(product(), samples(16), tmp_path, activations="integer", **EIGHT)
-    assert found.manifest["weights_by_format"] == {"int8": 512}
-    assert found.manifest["cpu"]["saturates_without_vnni"] is True
+    result = compiled(product(), samples(16), tmp_path, activations="integer", **EIGHT)
+    assert result.manifest["weights_by_format"] == {"int8": 512}
+    assert result.manifest["cpu"]["saturates_without_vnni"] is True
 
 
 def test_losses_from_gradients(of_array: Artifact, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'ptqc[torch]'")
-    found = compiled(product(), samples(16), tmp_path, sensitivity="curvature").manifest
-    assert found["options"]["sensitivity"] == "curvature"
-    assert any(note["message"].startswith("losses are second-order estimates") for note in found["notes"])
+    result = compiled(product(), samples(16), tmp_path, sensitivity="curvature").manifest
+    assert result["options"]["sensitivity"] == "curvature"
+    assert any(note["message"].startswith("losses are second-order estimates") for note in result["notes"])
     assert "sensitivity" not in of_array.manifest["options"]
 
 

@@ -80,10 +80,10 @@ def test_the_artifact_computes_what_the_float_model_computes(small: Artifact, tm
     session = ort.InferenceSession(tmp_path / "float.onnx", providers=["CPUExecutionProvider"])
     x = samples(3, 8, 8, seed=11)
     wanted = session.run(None, {"x": x})[0]
-    found = ptqc.load(small.folder).run({"x": x})
-    assert list(found) == ["y"]
-    assert np.abs(found["y"] - wanted).max() < 0.1 * np.abs(wanted).max()
-    assert np.array_equal(small.session().run(None, {"x": x})[0], found["y"])
+    result = ptqc.load(small.folder).run({"x": x})
+    assert list(result) == ["y"]
+    assert np.abs(result["y"] - wanted).max() < 0.1 * np.abs(wanted).max()
+    assert np.array_equal(small.session().run(None, {"x": x})[0], result["y"])
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -132,10 +132,10 @@ def test_bytes_that_lower_no_loss_are_not_spent(tmp_path: Path) -> None:
     """A table of three values is exact as a palette of 2 bits, whatever the budget."""
     table = np.random.default_rng(0).choice(np.array([0.0, 0.3, -1.7], np.float32), (100, 64))
     model = proto("g (int64[N,4] x) => (float[N,4,64] y) { y = Gather(w, x) }", w=table)
-    found = compiled(model, np.arange(128).reshape(32, 4) % 100, tmp_path, "200%")
-    assert found.manifest["weights_by_format"] == {"palette2": 6400}
-    assert found.path.stat().st_size < 6400 / 4 + 1000
-    assert np.array_equal(found.run({"x": np.array([[1, 2, 3, 99]])})["y"][0], table[[1, 2, 3, 99]])
+    result = compiled(model, np.arange(128).reshape(32, 4) % 100, tmp_path, "200%")
+    assert result.manifest["weights_by_format"] == {"palette2": 6400}
+    assert result.path.stat().st_size < 6400 / 4 + 1000
+    assert np.array_equal(result.run({"x": np.array([[1, 2, 3, 99]])})["y"][0], table[[1, 2, 3, 99]])
 
 
 # How outputs are judged
@@ -147,10 +147,10 @@ def test_outputs_are_judged_as_what_they_are_or_are_said_to_be(tmp_path: Path) -
         h = Gemm(x, a) r = Relu(h) y = Gemm(r, b) v = Gemm(r, c) z = LpNormalization(v)
     }"""
     model = proto(text, a=weight(16, 32), b=weight(32, 8), c=weight(32, 48))
-    found = compiled(model, samples(16), tmp_path, "40%", bits=(4, 7))
-    assert [output["kind"] for output in found.manifest["results"]["outputs"]] == ["logits", "embedding"]
-    assert found.manifest["results"]["loss_unit"] == "relative squared error"
-    assert "z compared as embedding along axis 1, normalized: mean cosine " in " ".join(found.summary().split())
+    result = compiled(model, samples(16), tmp_path, "40%", bits=(4, 7))
+    assert [output["kind"] for output in result.manifest["results"]["outputs"]] == ["logits", "embedding"]
+    assert result.manifest["results"]["loss_unit"] == "relative squared error"
+    assert "z compared as embedding along axis 1, normalized: mean cosine " in " ".join(result.summary().split())
     other = compiled(model, samples(16), tmp_path / "other", "40%", bits=(4, 7), loss={"y": "regression"})
     assert [output["kind"] for output in other.manifest["results"]["outputs"]] == ["regression", "embedding"]
     assert other.manifest["results"]["top1_agreement"] is None
@@ -235,9 +235,9 @@ def test_another_process_and_place_give_the_same_bytes(small: Artifact, tmp_path
 def test_a_subset_of_samples_is_told_without_the_users_paths(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", x=samples(8))
     model = proto("g (float[N,8] x) => (float[N,8] y) { y = Gemm(x, w) }", w=weight(8, 8))
-    found = compiled(model, tmp_path / "c.npz", tmp_path, samples=8)
-    assert "8 of the 32 samples" in str(found.manifest["notes"])
-    assert str(tmp_path) not in (found.folder / "manifest.json").read_text()
+    result = compiled(model, tmp_path / "c.npz", tmp_path, samples=8)
+    assert "8 of the 32 samples" in str(result.manifest["notes"])
+    assert str(tmp_path) not in (result.folder / "manifest.json").read_text()
 
 
 @pytest.mark.slow
@@ -292,12 +292,12 @@ def test_a_real_residual_network_keeps_its_accuracy(
     images, labels = normalized(arrays["eval_jpeg_x"][::share]), arrays["eval_jpeg_y"][::share]
 
     def top1(run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> float:
-        found = [next(iter(run({"input": some}).values())).argmax(-1) for some in np.array_split(images, 60)]
-        return 100 * float(np.mean(np.concatenate(found) == labels))
+        result = [next(iter(run({"input": some}).values())).argmax(-1) for some in np.array_split(images, 60)]
+        return 100 * float(np.mean(np.concatenate(result) == labels))
 
     path = shared_data / "models" / "cifar10_resnet20.onnx"
-    found = compiled(path, normalized(arrays["calib_x"][:count]), tmp_path, "13%", evaluate=top1, **options)
-    results = found.manifest["results"]
-    assert found.path.stat().st_size <= path.stat().st_size * 13 // 100
+    result = compiled(path, normalized(arrays["calib_x"][:count]), tmp_path, "13%", evaluate=top1, **options)
+    results = result.manifest["results"]
+    assert result.path.stat().st_size <= path.stat().st_size * 13 // 100
     assert results["float_score"] > 79  # the data are read as they should be
     assert results["compiled_score"] >= results["float_score"] - 3

@@ -103,8 +103,8 @@ def plain(paragraph: str) -> str:
 
 def sentences(document: Path) -> list[list[str]]:
     """The words of each sentence."""
-    found = (part for paragraph in paragraphs(document) for part in END.split(plain(paragraph)))
-    return [words for part in found if (words := [word for word in part.split() if re.search(r"\w", word)])]
+    result = (part for paragraph in paragraphs(document) for part in END.split(plain(paragraph)))
+    return [words for part in result if (words := [word for word in part.split() if re.search(r"\w", word)])]
 
 
 def anchors(document: Path) -> set[str]:
@@ -130,15 +130,15 @@ def page(request: pytest.FixtureRequest) -> Path:
 
 
 def test_sentences_are_short(page: Path) -> None:
-    found = sentences(page)
-    assert [" ".join(words) for words in found if len(words) > LONGEST_SENTENCE] == []
-    assert len(found) < FEW_SENTENCES or sum(map(len, found)) < MEAN_SENTENCE * len(found)
+    result = sentences(page)
+    assert [" ".join(words) for words in result if len(words) > LONGEST_SENTENCE] == []
+    assert len(result) < FEW_SENTENCES or sum(map(len, result)) < MEAN_SENTENCE * len(result)
 
 
 def test_words_are_those_of_the_field(page: Path) -> None:
     text = "\n".join(map(plain, paragraphs(page)))
-    found = {dialect: re.findall(rf"\b(?:{dialect})\b.{{0,30}}", text, re.IGNORECASE) for dialect in DIALECT}
-    assert {dialect: (lines, DIALECT[dialect]) for dialect, lines in found.items() if lines} == {}
+    result = {dialect: re.findall(rf"\b(?:{dialect})\b.{{0,30}}", text, re.IGNORECASE) for dialect in DIALECT}
+    assert {dialect: (lines, DIALECT[dialect]) for dialect, lines in result.items() if lines} == {}
 
 
 def test_user_pages_are_short_together() -> None:
@@ -183,17 +183,17 @@ def defined(name: str) -> bool:
 
 def names_of(file: Path) -> set[str]:
     """What a module defines or imports, and the names in its `__all__` and tables of lazy imports."""
-    found = set[str]()
+    result = set[str]()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            result.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.update(alias.asname or alias.name for alias in node.names)
+            result.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found.update(target.id for target in targets if isinstance(target, ast.Name))
-            found.update(str(text.value) for text in ast.walk(node) if isinstance(text, ast.Constant))
-    return {str(name) for name in found}
+            result.update(target.id for target in targets if isinstance(target, ast.Name))
+            result.update(str(text.value) for text in ast.walk(node) if isinstance(text, ast.Constant))
+    return {str(name) for name in result}
 
 
 def test_names_in_docstrings_and_documents_are_defined() -> None:

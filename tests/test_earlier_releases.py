@@ -43,8 +43,8 @@ def test_this_version_has_left_its_own() -> None:
 def test_its_artifact_opens_runs_and_verifies(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact = ptqc.load(release / "artifact")
     kept = Golden.read(release / "artifact" / "golden.safetensors")
-    found = artifact.run(kept.inputs[0])
-    assert np.allclose(found["logits"], kept.outputs[0]["logits"], rtol=1e-3, atol=1e-3)
+    result = artifact.run(kept.inputs[0])
+    assert np.allclose(result["logits"], kept.outputs[0]["logits"], rtol=1e-3, atol=1e-3)
     assert "golden samples" in ptqc.verify(artifact, model=release / "model.onnx").checks["golden"]
     assert f"{artifact.manifest['file']['bytes']:,} bytes" in artifact.summary()
     for command in ("explain", "bench"):

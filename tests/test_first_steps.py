@@ -51,8 +51,8 @@ def test_the_tutorial_quotes_what_was_measured() -> None:
     for row in rows:
         if row["task"] == "mobilenetv2_imagenette":
             score = f"{row['score']:.2f} % ({row['difference']:+.2f})"
-            told = f"{row['bytes']:,} | {row['top1_agreement']:.1%} | {row['kl_nat']:.2g} nat | {score}"
-            assert told.replace("%", " %").replace("  %", " %") in page
+            row_text = f"{row['bytes']:,} | {row['top1_agreement']:.1%} | {row['kl_nat']:.2g} nat | {score}"
+            assert row_text.replace("%", " %").replace("  %", " %") in page
     text = TEXT.read_text(encoding="utf-8")
     assert [figure for figure in QUOTED if figure not in text or figure not in page] == []
 

@@ -62,7 +62,7 @@ def test_it_compiles_and_takes_any_size(tmp_path: Path) -> None:
         for i in range(32)
     ]
     artifact = compiled(with_free_sizes(-1), feeds, tmp_path, bits=(7,))
-    wanted, found = Runner(tmp_path / "model.onnx"), Runner(artifact.path)
+    wanted, result = Runner(tmp_path / "model.onnx"), Runner(artifact.path)
     two = {"x": rng.standard_normal((2, 3, 20, 7), np.float32), "scale": rng.random((2, 2), np.float32)}
-    real, packed = wanted.run(two)["y"], found.run(two)["y"]
+    real, packed = wanted.run(two)["y"], result.run(two)["y"]
     assert np.abs(real - packed).max() < 0.05 * np.abs(real).max()

@@ -87,9 +87,9 @@ def test_a_library_takes_attention_of_groups_with_its_cache(tmp_path: Path) -> N
     caches = [{"past_key": samples(1, 6, 16, count=1), "past_value": samples(1, 6, 16, count=1)} for _ in range(8)]
     data = [{"x": x[None, None], **past, **lengths} for x, past in zip(samples(WIDTH, count=8), caches, strict=True)]
     artifact = compiled(model, data, tmp_path, "90%", target="cpu", activations="float")
-    found, wanted = artifact.native().run(data[0]), Runner(artifact.path).run(data[0])
+    result, wanted = artifact.native().run(data[0]), Runner(artifact.path).run(data[0])
     for name, array in wanted.items():
-        np.testing.assert_allclose(found[name], array, atol=1e-4)
+        np.testing.assert_allclose(result[name], array, atol=1e-4)
 
 
 def test_fused_convolutions_are_layers_again(tmp_path: Path) -> None:
@@ -133,13 +133,13 @@ def test_normalizations_that_onnx_does_not_define_there(tmp_path: Path, opset: i
     fused = "LayerNormalization" if centred else "SimplifiedLayerNormalization"
     assert [node.op_type for node in onnx.load(path).graph.node] == [fused]
     feeds = {"x": samples(WIDTH)}
-    found = Runner(read_model(path).model).run(feeds)["y"]
-    np.testing.assert_allclose(found, Runner(path).run(feeds)["y"], rtol=1e-5, atol=1e-6)
+    result = Runner(read_model(path).model).run(feeds)["y"]
+    np.testing.assert_allclose(result, Runner(path).run(feeds)["y"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_normalization_in_half_precision_stays_in_it(tmp_path: Path) -> None:
     graph = f"g (float16[N, {WIDTH}] x) => (float16[N, {WIDTH}] y) {{ y = SimplifiedLayerNormalization(x, gamma) }}"
     onnx.save(proto(graph, gamma=weight(WIDTH).astype(np.float16)), tmp_path / "m.onnx")
     feeds = {"x": samples(WIDTH).astype(np.float16)}
-    found = Runner(read_model(tmp_path / "m.onnx").model).run(feeds)["y"]
-    np.testing.assert_allclose(found, Runner(tmp_path / "m.onnx").run(feeds)["y"], rtol=5e-3, atol=1e-3)
+    result = Runner(read_model(tmp_path / "m.onnx").model).run(feeds)["y"]
+    np.testing.assert_allclose(result, Runner(tmp_path / "m.onnx").run(feeds)["y"], rtol=5e-3, atol=1e-3)

@@ -73,7 +73,7 @@ def _exported(name: str) -> str:
 
 
 def test_names_and_sizes_are_those_of_the_model() -> None:
-    found = genai.config(ir.from_proto(tiny_llama.build()), "model.onnx", CONTEXT, STOP)
+    result = genai.config(ir.from_proto(tiny_llama.build()), "model.onnx", CONTEXT, STOP)
     decoder = {
         "filename": "model.onnx",
         "head_size": 16,
@@ -87,7 +87,7 @@ def test_names_and_sizes_are_those_of_the_model() -> None:
         },
     }
     sizes = {"vocab_size": 64, "context_length": CONTEXT, "eos_token_id": STOP, "pad_token_id": -1}
-    assert found == {"model": {"type": "decoder", **sizes, "decoder": decoder}}
+    assert result == {"model": {"type": "decoder", **sizes, "decoder": decoder}}
 
 
 def test_names_of_exporters_are_known() -> None:
@@ -224,9 +224,9 @@ def test_onnxruntime_genai_reads_texts_with_the_tokenizer(tmp_path: Path) -> Non
     onnx.save(tiny_llama.build(), tmp_path / "model.onnx")
     stated = ["--context", str(CONTEXT), "--stop", "2", "--tokenizer", str(tmp_path / "texts" / "tokenizer.json")]
     genai.main([str(tmp_path), *stated])
-    found = og.Tokenizer(og.Model(str(tmp_path)))
-    assert [*found.encode(text)] == made.encode(text).ids
-    assert found.decode(found.encode(text)) == text
+    result = og.Tokenizer(og.Model(str(tmp_path)))
+    assert [*result.encode(text)] == made.encode(text).ids
+    assert result.decode(result.encode(text)) == text
 
 
 def assert_same_tokens(folder: Path) -> list[int]:

@@ -53,10 +53,10 @@ def recorded(model: generate.Model, folder: Path, texts: int, steps: int) -> Pat
 
 def assert_same_tokens(artifact: Artifact, count: int) -> None:
     """Of file and library, over greedy steps."""
-    found = greedy(generate.in_onnxruntime(artifact.path, 1), count)
-    assert greedy(generate.natively(artifact.folder, 1), count) == found
-    assert len(found) == count
-    assert len(set(found)) > 4
+    result = greedy(generate.in_onnxruntime(artifact.path, 1), count)
+    assert greedy(generate.natively(artifact.folder, 1), count) == result
+    assert len(result) == count
+    assert len(set(result)) > 4
 
 
 def test_a_cache_changes_no_token(decoders: Path) -> None:
@@ -67,12 +67,12 @@ def test_a_cache_changes_no_token(decoders: Path) -> None:
 
 def test_a_model_of_one_length_reads_the_end_of_the_text(decoders: Path) -> None:
     model = generate.in_onnxruntime(decoders / "none.onnx")
-    (given,) = model.inputs
-    fixed = generate.Model([generate.Input(given.name, given.dtype, (1, 12))], model.outputs, model.run)
+    (value,) = model.inputs
+    fixed = generate.Model([generate.Input(value.name, value.dtype, (1, 12))], model.outputs, model.run)
     assert greedy(fixed, 10) == greedy(model, 10)
     longer = generate.Decoder(fixed)
     logits = longer.read(range(20))
-    assert np.array_equal(logits, model.run({given.name: np.arange(8, 20)[None]})["logits"][0, -1])
+    assert np.array_equal(logits, model.run({value.name: np.arange(8, 20)[None]})["logits"][0, -1])
 
 
 def test_masks_types_and_positions_are_those_of_exporters() -> None:
@@ -91,9 +91,9 @@ def test_masks_types_and_positions_are_those_of_exporters() -> None:
     decoder = generate.Decoder(generate.Model(inputs, ["logits", "present.0.key"], run), seen.append)
     decoder.read([5, 6, 7])
     decoder.read([8])
-    told = [{name: array.tolist() for name, array in feeds.items() if "key" not in name} for feeds in seen]
+    messages = [{name: array.tolist() for name, array in feeds.items() if "key" not in name} for feeds in seen]
     first = {"input_ids": [[5, 6, 7]], "attention_mask": [[1, 1, 1]], "position_ids": [[0, 1, 2]]}
-    assert told == [first, {"input_ids": [[8]], "attention_mask": [[1, 1, 1, 1]], "position_ids": [[3]]}]
+    assert messages == [first, {"input_ids": [[8]], "attention_mask": [[1, 1, 1, 1]], "position_ids": [[3]]}]
     assert [feeds["past_key_values.0.key"].shape[2] for feeds in seen] == [0, 3]
 
 

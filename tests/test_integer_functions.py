@@ -22,8 +22,8 @@ def test_means_near_halves() -> None:
         x, _, y = near_halves(rng, [2, 3, 5])
         data = codes_like(rng, 1, 400, 2, int(rng.integers(1, 8)))
         graph = Graph()
-        found, _ = graph.run(graph.codes(graph.add("GlobalAveragePool", [graph.real(graph.input(data), x)]), y))
-        np.testing.assert_array_equal(integer.global_average_pool(data, x, y), found)
+        result, _ = graph.run(graph.codes(graph.add("GlobalAveragePool", [graph.real(graph.input(data), x)]), y))
+        np.testing.assert_array_equal(integer.global_average_pool(data, x, y), result)
 
 
 @x86
@@ -43,10 +43,10 @@ def test_softmax(
     axis = int(rng.integers(1, len(shape)))
     data = rng.integers(lowest, 256, shape).astype(np.uint8)
     graph = Graph()
-    found, operators = graph.run(graph.codes(graph.add("Softmax", [graph.real(graph.input(data), x)], axis=axis), y))
+    result, operators = graph.run(graph.codes(graph.add("Softmax", [graph.real(graph.input(data), x)], axis=axis), y))
     assert "QLinearSoftmax" in operators
     computed = integer.softmax(data, x, y, axis, in_float64=softmax_in_float64())
-    np.testing.assert_array_equal(computed, found)
+    np.testing.assert_array_equal(computed, result)
 
 
 @x86
@@ -65,10 +65,10 @@ def test_global_average_pool(
     data = codes_like(rng, *shape)
     graph = Graph()
     pooled = graph.add("GlobalAveragePool", [graph.real(graph.input(data), x)])
-    found, operators = graph.run(graph.codes(pooled, y))
+    result, operators = graph.run(graph.codes(pooled, y))
     assert "QLinearGlobalAveragePool" in operators
     assert "GlobalAveragePool" not in operators
-    np.testing.assert_array_equal(integer.global_average_pool(data, x, y), found)
+    np.testing.assert_array_equal(integer.global_average_pool(data, x, y), result)
 
 
 @st.composite
@@ -98,7 +98,7 @@ def test_average_pool(
     data = codes_like(rng, *shape)
     graph = Graph()
     pooled = graph.add("AveragePool", [graph.real(graph.input(data), x)], **attributes)
-    found, operators = graph.run(graph.codes(pooled, y))
+    result, operators = graph.run(graph.codes(pooled, y))
     assert "QLinearAveragePool" in operators
     assert "AveragePool" not in operators
     computed = integer.average_pool(
@@ -111,7 +111,7 @@ def test_average_pool(
         ceil=bool(attributes["ceil_mode"]),
         counts_pads=bool(attributes["count_include_pad"]),
     )
-    np.testing.assert_array_equal(computed, found)
+    np.testing.assert_array_equal(computed, result)
 
 
 def test_average_pools_near_halves() -> None:
@@ -121,12 +121,12 @@ def test_average_pools_near_halves() -> None:
         data, kernel = codes_like(rng, 1, 8, 12, 12), [int(k) for k in rng.integers(1, 5, 2)]
         graph = Graph()
         pooled = graph.add("AveragePool", [graph.real(graph.input(data), x)], kernel_shape=kernel)
-        found, _ = graph.run(graph.codes(pooled, y))
+        result, _ = graph.run(graph.codes(pooled, y))
         none = [0, 0, 0, 0]
         computed = integer.average_pool(
             data, x, y, kernel=kernel, strides=[1, 1], pads=none, ceil=False, counts_pads=False
         )
-        np.testing.assert_array_equal(computed, found)
+        np.testing.assert_array_equal(computed, result)
 
 
 @settings(deadline=None, max_examples=60)
@@ -145,11 +145,11 @@ def test_average_pool_of_one_window(
     data, strides, none = codes_like(rng, 1, 8, *window), [stride] * len(window), [0, 0] * len(window)
     graph = Graph()
     real = graph.real(graph.input(data), x)
-    found, _ = graph.run(graph.codes(graph.add("AveragePool", [real], kernel_shape=window, strides=strides), y))
+    result, _ = graph.run(graph.codes(graph.add("AveragePool", [real], kernel_shape=window, strides=strides), y))
     computed = integer.average_pool(
         data, x, y, kernel=window, strides=strides, pads=none, ceil=False, counts_pads=False
     )
-    np.testing.assert_array_equal(computed, found)
+    np.testing.assert_array_equal(computed, result)
 
 
 # Functions of one tensor
@@ -161,11 +161,11 @@ EVERY_CODE = np.arange(256, dtype=np.uint8).reshape(1, 256)
 @given(x=params(), y=params(), alpha=st.floats(-2, 2, width=32))
 def test_leaky_relu(x: QuantParams, y: QuantParams, alpha: float) -> None:
     graph = Graph()
-    found, operators = graph.run(
+    result, operators = graph.run(
         graph.codes(graph.add("LeakyRelu", [graph.real(graph.input(EVERY_CODE), x)], alpha=alpha), y)
     )
     assert operators == {"QLinearLeakyRelu"}
-    np.testing.assert_array_equal(integer.leaky_relu(EVERY_CODE, x, y, alpha), found)
+    np.testing.assert_array_equal(integer.leaky_relu(EVERY_CODE, x, y, alpha), result)
 
 
 @settings(deadline=None, max_examples=100)
@@ -173,11 +173,11 @@ def test_leaky_relu(x: QuantParams, y: QuantParams, alpha: float) -> None:
 def test_sigmoid(x: QuantParams, step: float, zero: int) -> None:
     y = QuantParams(UINT8, float(np.float32(step)), zero)
     graph = Graph()
-    found, operators = graph.run(graph.codes(graph.add("Sigmoid", [graph.real(graph.input(EVERY_CODE), x)]), y))
+    result, operators = graph.run(graph.codes(graph.add("Sigmoid", [graph.real(graph.input(EVERY_CODE), x)]), y))
     assert operators == {"QLinearSigmoid"}
     low, high = integer.sigmoid(EVERY_CODE, x, y)
-    assert (low <= found).all()
-    assert (found <= high).all()
+    assert (low <= result).all()
+    assert (result <= high).all()
     # At most 16 results may be open, else nothing would be held to anything. Codes that saturate share one result.
     assert np.unique(np.stack([low, high])[:, low != high], axis=1).shape[1] <= 16
 
@@ -185,5 +185,5 @@ def test_sigmoid(x: QuantParams, step: float, zero: int) -> None:
 def test_the_error_of_a_sigmoid() -> None:
     x = np.linspace(-30, 30, 2**20, dtype=np.float32)
     graph = Graph()
-    found, _ = graph.run(graph.add("Sigmoid", [graph.input(x)]))
-    assert np.abs(found - 1 / (1 + np.exp(-x.astype(np.float64)))).max() < integer.SIGMOID_ERROR / 2
+    result, _ = graph.run(graph.add("Sigmoid", [graph.input(x)]))
+    assert np.abs(result - 1 / (1 + np.exp(-x.astype(np.float64)))).max() < integer.SIGMOID_ERROR / 2

@@ -72,8 +72,8 @@ def test_runs_prepare_images_alike(artifact: Artifact, images: Path, tmp_path: P
 def test_scores_and_comparisons_prepare_images_alike(artifact: Artifact, images: Path) -> None:
     model = artifact.folder.parent / "model.onnx"
     kept, stated = (
-        ptqc.evaluate(model, artifact, metric="top-1", data=images, **given)  # type: ignore[arg-type]
-        for given in ({}, {"preprocessing": STATED})
+        ptqc.evaluate(model, artifact, metric="top-1", data=images, **value)  # type: ignore[arg-type]
+        for value in ({}, {"preprocessing": STATED})
     )
     assert [row.score.value for row in kept.models] == [row.score.value for row in stated.models]
     compared = ptqc.compare(model, artifact, data=images)
@@ -92,13 +92,13 @@ def test_other_preprocessing_than_that_of_the_compile_is_warned_of(
     artifact: Artifact, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = replace(STATED, mean=0.5)
-    found = ptqc.evaluate(artifact, metric="top-1", data=images, preprocessing=other)
-    (note,) = found.notes
+    result = ptqc.evaluate(artifact, metric="top-1", data=images, preprocessing=other)
+    (note,) = result.notes
     assert note.startswith(
         f"images are prepared with mean 0.5, but {artifact.folder} was compiled with mean (0.4, 0.5,"
     )
-    assert f"WARNING: {note}" in str(found)
-    assert found.to_json()["notes"] == [note]
+    assert f"WARNING: {note}" in str(result)
+    assert result.to_json()["notes"] == [note]
     assert ptqc.compare(artifact.path, artifact, data=images, preprocessing=other).notes == (note,)
     assert main(["run", str(artifact.folder), str(images), "-o", str(tmp_path / "y.npz"), "--mean", "0.5"]) == 0
     assert f"WARNING: {note}" in capsys.readouterr().out

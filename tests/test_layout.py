@@ -120,7 +120,7 @@ def text_files() -> Iterator[Path]:
 
 def test_every_file_of_a_package_is_installed(tmp_path: Path) -> None:
     """From a source distribution, as an index delivers it."""
-    found = {name for name in zipfile.ZipFile(wheel(tmp_path)).namelist() if name.startswith("ptqc/")}
+    result = {name for name in zipfile.ZipFile(wheel(tmp_path)).namelist() if name.startswith("ptqc/")}
     parts = {room: name.replace(".", "/") for name, room in ROOMS.items()}
     present = {
         f"{part}/{path.relative_to(room).as_posix()}"
@@ -128,7 +128,7 @@ def test_every_file_of_a_package_is_installed(tmp_path: Path) -> None:
         for path in room.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert found == present
+    assert result == present
 
 
 def test_every_module_lies_in_a_package() -> None:
@@ -181,12 +181,12 @@ def test_no_module_imports_itself_on_some_way() -> None:
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name, path in (item for room in ROOMS for item in modules(room).items()):
         classes = (node for node in parsed(path).body if isinstance(node, ast.ClassDef))
         for node in classes:
-            found.setdefault(node.name, []).append(name)
-    assert {name: where for name, where in found.items() if len(where) > 1 and not name.startswith("_")} == {}
+            result.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in result.items() if len(where) > 1 and not name.startswith("_")} == {}
 
 
 def test_the_map_for_contributors_has_every_room_in_its_order() -> None:
@@ -202,8 +202,8 @@ def test_the_map_for_contributors_has_every_room_in_its_order() -> None:
 
 def test_no_file_names_a_folder_of_one_workplace() -> None:
     workplace = re.compile(r"(?<![\w.])/(?:work|tmp/v|home|root)/")
-    found = [path for path in text_files() if workplace.search(path.read_text(encoding="utf-8"))]
-    assert found == []
+    result = [path for path in text_files() if workplace.search(path.read_text(encoding="utf-8"))]
+    assert result == []
 
 
 def test_no_text_that_is_installed_names_documentation_that_is_not() -> None:

@@ -36,12 +36,12 @@ class Alive:
         self.bytes, self.most, self._run, self._lock = 0, 0, run, Lock()
 
     def __call__(self, session: ort.InferenceSession, *arguments: Any) -> list[Any]:
-        found = self._run(session, *arguments)
-        for array in found:
+        result = self._run(session, *arguments)
+        for array in result:
             if isinstance(array, np.ndarray):
                 self._add(array.nbytes)
                 weakref.finalize(array, self._add, -array.nbytes).atexit = False
-        return found
+        return result
 
     def _add(self, more: int) -> None:
         with self._lock:

@@ -37,13 +37,13 @@ def functions(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | None, ast.Funct
 
 def assigned(body: list[ast.stmt]) -> dict[str, ast.expr]:
     """The last value of each name."""
-    found: dict[str, ast.expr] = {}
+    result: dict[str, ast.expr] = {}
     for node in body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = node.value
+            result[node.targets[0].id] = node.value
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found[node.target.id] = node.value
-    return found
+            result[node.target.id] = node.value
+    return result
 
 
 def parts(node: ast.expr, names: dict[str, ast.expr]) -> Iterator[str]:

@@ -39,13 +39,13 @@ def both_ways(count: int = 32) -> list[dict[str, np.ndarray]]:
 @pytest.mark.long
 def test_weights_inside_branches_are_packed_down_to_the_size_that_is_named(tmp_path: Path) -> None:
     model = in_branches()
-    found = compiled(model, both_ways(), tmp_path, "30%", pipeline="light")
+    result = compiled(model, both_ways(), tmp_path, "30%", pipeline="light")
     assert model.ByteSize() > 4 * 48 * 48 * 4
-    assert found.path.stat().st_size < 0.3 * model.ByteSize()
-    assert found.manifest["results"]["sqnr_db"] > 20
+    assert result.path.stat().st_size < 0.3 * model.ByteSize()
+    assert result.manifest["results"]["sqnr_db"] > 20
     wanted = Runner(model).run
     for feeds in both_ways(6):
-        assert relative([wanted(feeds)["y"]], [found.run(feeds)["y"]]) < 0.1
+        assert relative([wanted(feeds)["y"]], [result.run(feeds)["y"]]) < 0.1
     with pytest.raises(Infeasible) as refused:
         compiled(model, both_ways(), tmp_path, "6%", force=True, pipeline="light")
     smallest = compiled(model, both_ways(), tmp_path, f"{refused.value.smallest}B", force=True, pipeline="light")
@@ -71,9 +71,9 @@ def test_weights_inside_loops_are_fitted_to_what_every_iteration_reads(
     mixing, times = weight(48, 6).T, {"n": np.array(3), "go": np.array(True)}
     feeds = [{"x": x[None] @ mixing, **times} for x in samples(6, count=48)]
     fitted = compiled(model, feeds, tmp_path / "fitted", "20%", pipeline="light")
-    monkeypatch.setattr(CalibrateInner, "apply", lambda _, given: Result(given, False))
+    monkeypatch.setattr(CalibrateInner, "apply", lambda _, value: Result(value, False))
     blind = compiled(model, feeds, tmp_path / "blind", "20%", pipeline="light")
-    losses = [found.manifest["results"]["loss"] for found in (fitted, blind)]
+    losses = [result.manifest["results"]["loss"] for result in (fitted, blind)]
     assert losses[0] < 0.6 * losses[1]
 
 
@@ -174,11 +174,11 @@ def test_models_of_many_kinds(kind: str, tmp_path: Path) -> None:
     data = np.arange(128).reshape(32, 4) % 100 if shape is None else samples(*shape)
     # So small operators are faster in float.
     is_integer = any(name.startswith("Q") for name in operators)
-    found = compiled(model, data, tmp_path, budget, activations="integer" if is_integer else "auto")
-    assert found.path.stat().st_size <= found.manifest["allocation"]["limit"]
-    assert operators.items() <= found.manifest["verification"]["operators"].items()
-    assert found.manifest["results"]["sqnr_db"] > 25
-    assert_same_interface(model, onnx.load(found.path))
+    result = compiled(model, data, tmp_path, budget, activations="integer" if is_integer else "auto")
+    assert result.path.stat().st_size <= result.manifest["allocation"]["limit"]
+    assert operators.items() <= result.manifest["verification"]["operators"].items()
+    assert result.manifest["results"]["sqnr_db"] > 25
+    assert_same_interface(model, onnx.load(result.path))
 
 
 TIED = {
@@ -197,9 +197,9 @@ def test_an_activation_that_shares_its_scale_with_other_values_runs_on_codes(kin
     bounds = {"lo": np.float32(0), "hi": np.float32(1)} if "Clip" in kind else {}
     weights = {"w": 5 * weight(6, 3, 1, 1), "v": 5 * weight(6, 3, 1, 1, seed=1), "u": weight(8, 12, 1, 1, seed=2)}
     artifact = compiled(proto(graph, 18, **weights, **bounds), samples(3, 8, 8), tmp_path, None, activations="integer")
-    found = artifact.manifest["verification"]
-    assert found["operators"]["Clip"] == 1
-    assert found["operators"]["QLinearConv"] == 3
+    result = artifact.manifest["verification"]
+    assert result["operators"]["Clip"] == 1
+    assert result["operators"]["QLinearConv"] == 3
     assert artifact.manifest["results"]["sqnr_db"] > 20
 
 
@@ -209,11 +209,11 @@ def test_numbers_given_as_lists_of_one_element_are_numbers(tmp_path: Path) -> No
     }"""
     weights = {"w": weight(6, 3, 1, 1), "u": weight(8, 6, 1, 1, seed=2), "pads": np.array([0, 0, 0, 0, 0, 0, 1, 0])}
     bounds = {"zero": np.zeros(1, np.float32), "six": np.full(1, 6, np.float32)}
-    found = compiled(proto(graph, **weights, **bounds), samples(3, 8, 8), tmp_path, None, activations="integer")
-    operators = found.manifest["verification"]["operators"]
+    result = compiled(proto(graph, **weights, **bounds), samples(3, 8, 8), tmp_path, None, activations="integer")
+    operators = result.manifest["verification"]["operators"]
     assert operators["QLinearConv"] == 2
     assert "Clip" not in operators  # the rounding to the layer's output does its work
-    assert found.manifest["results"]["sqnr_db"] > 25
+    assert result.manifest["results"]["sqnr_db"] > 25
 
 
 @pytest.mark.slow
@@ -230,16 +230,16 @@ def test_an_input_without_axes_is_quantized_as_others_are(tmp_path: Path) -> Non
 def test_a_transposed_convolution_in_float_is_named(tmp_path: Path) -> None:
     graph, weights, shape, budget, _ = KINDS["another transposed convolution"]
     assert shape is not None
-    found = compiled(proto(graph, **weights), samples(*shape), tmp_path, budget)
-    assert found.manifest["float_operators"] == {"ConvTranspose": 1, "Relu": 1}
+    result = compiled(proto(graph, **weights), samples(*shape), tmp_path, budget)
+    assert result.manifest["float_operators"] == {"ConvTranspose": 1, "Relu": 1}
 
 
 def test_a_model_without_weights_passes_through(tmp_path: Path) -> None:
     model = proto("g (float[N,8] x) => (float[N,8] y) { y = Relu(x) }")
-    found = compiled(model, samples(8), tmp_path)
+    result = compiled(model, samples(8), tmp_path)
     x = samples(8, seed=3)
-    assert np.array_equal(found.run({"x": x})["y"], np.maximum(x, 0))
-    assert found.manifest["weights_by_format"] == {}
+    assert np.array_equal(result.run({"x": x})["y"], np.maximum(x, 0))
+    assert result.manifest["weights_by_format"] == {}
 
 
 def test_a_model_without_weights_cannot_shrink(tmp_path: Path) -> None:
@@ -256,6 +256,6 @@ def test_a_model_without_nodes_is_refused(tmp_path: Path) -> None:
 def test_a_model_of_zeros_is_not_called_inaccurate(tmp_path: Path) -> None:
     zeros = np.zeros((64, 64), np.float32)
     model = proto("g (float[N,64] x) => (float[N,64] y) { y = Gemm(x, w) }", w=zeros)
-    found = compiled(model, samples(64), tmp_path)
-    assert not found.run({"x": samples(64)})["y"].any()
-    assert "agrees poorly" not in found.summary()
+    result = compiled(model, samples(64), tmp_path)
+    assert not result.run({"x": samples(64)})["y"].any()
+    assert "agrees poorly" not in result.summary()

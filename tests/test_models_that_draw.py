@@ -48,11 +48,11 @@ def operators(path: Path) -> Counter[str]:
 def with_the_same_draws(artifact: Artifact, feeds: dict[str, np.ndarray], taps: list[str]) -> list[np.ndarray]:
     """The output of the float model, and that of the compiled file for the numbers that the float model drew."""
     float_model = artifact.folder.parent / "model.onnx"
-    found = Runner(float_model, taps).run(feeds)
+    result = Runner(float_model, taps).run(feeds)
     file = with_inputs(onnx.load(artifact.path), artifact.manifest["recorded"])
-    draws = {source: found[source.removesuffix(".recorded")] for source in artifact.manifest["recorded"]}
+    draws = {source: result[source.removesuffix(".recorded")] for source in artifact.manifest["recorded"]}
     (output,) = (value.name for value in file.graph.output)
-    return [found[output], Runner(file).run({**feeds, **draws})[output]]
+    return [result[output], Runner(file).run({**feeds, **draws})[output]]
 
 
 def test_the_file_draws_itself(denoiser: Artifact) -> None:
@@ -68,7 +68,7 @@ def test_the_file_draws_itself(denoiser: Artifact) -> None:
 
 def test_the_file_is_the_float_model_for_the_same_numbers(denoiser: Artifact) -> None:
     pairs = [with_the_same_draws(denoiser, feeds, ["d"]) for feeds in noisy_samples(8, seed=8)]
-    assert relative([wanted for wanted, _ in pairs], [found for _, found in pairs]) < 0.05
+    assert relative([wanted for wanted, _ in pairs], [result for _, result in pairs]) < 0.05
     assert denoiser.manifest["results"]["sqnr_db"] > 25
     assert any("draws new random numbers in every run" in note["message"] for note in denoiser.manifest["notes"])
 
@@ -80,13 +80,13 @@ def test_its_size_is_that_of_the_file(denoiser: Artifact) -> None:
 
 
 def test_it_is_verified_anew(denoiser: Artifact) -> None:
-    found = ptqc.verify(denoiser.folder, model=denoiser.folder.parent / "model.onnx")
-    assert {"files", "kernels", "golden", "model"} <= found.checks.keys()
+    result = ptqc.verify(denoiser.folder, model=denoiser.folder.parent / "model.onnx")
+    assert {"files", "kernels", "golden", "model"} <= result.checks.keys()
 
 
 def test_models_are_compared_on_the_same_numbers(denoiser: Artifact) -> None:
-    found = ptqc.compare(denoiser.folder.parent / "model.onnx", denoiser.folder, data=noisy_samples(4, seed=8))
-    sqnr = found.models[1].sqnr_db
+    result = ptqc.compare(denoiser.folder.parent / "model.onnx", denoiser.folder, data=noisy_samples(4, seed=8))
+    sqnr = result.models[1].sqnr_db
     assert sqnr is not None
     assert 25 < sqnr < 100
 
@@ -198,7 +198,7 @@ def test_a_length_that_layers_compute_stays_free(tmp_path: Path) -> None:
     assert artifact.manifest["recorded"].keys() == {"total.recorded"}
     lengths = [(Runner(model).run(feeds)["y"].shape, artifact.run(feeds)["y"].shape) for feeds in data[32:]]
     assert len({wanted for wanted, _ in lengths}) > 1
-    assert sum(wanted == found for wanted, found in lengths) >= len(lengths) - 2
+    assert sum(wanted == result for wanted, result in lengths) >= len(lengths) - 2
 
 
 @pytest.mark.slow
@@ -214,5 +214,5 @@ def test_a_voice_speaks_at_any_length(tmp_path: Path) -> None:
         assert sound.shape[2] > 16 * feeds["input"].size / 2
         assert 0.01 < sound.std() < 1
     pairs = [with_the_same_draws(artifact, feeds, ["drawn_w", "drawn", "total"]) for feeds in held_back]
-    assert relative([wanted for wanted, _ in pairs], [found for _, found in pairs]) < 0.3
+    assert relative([wanted for wanted, _ in pairs], [result for _, result in pairs]) < 0.3
     assert ptqc.verify(artifact.folder).checks

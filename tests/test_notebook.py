@@ -15,8 +15,8 @@ NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 
 @pytest.fixture(scope="module")
 def cells() -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return found
+    result: list[dict[str, object]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return result
 
 
 def test_it_is_stored_without_outputs(cells: list[dict[str, object]]) -> None:

@@ -45,17 +45,17 @@ def test_products_in_float_stay_packed_where_that_is_asked_for(tmp_path: Path) -
 
 @pytest.mark.long
 def test_products_stay_packed_in_standard_operators(tmp_path: Path) -> None:
-    found = compiled(model(), texts(), tmp_path, "24%", activations="float", operators="dequantize")
-    file = found.manifest["file"]
+    result = compiled(model(), texts(), tmp_path, "24%", activations="float", operators="dequantize")
+    file = result.manifest["file"]
     assert (file["runtime_operators"], file["opset"], file["oldest_onnxruntime"]) == ([], 21, "1.19")
-    assert "ONNX Runtime 1.19 and newer, where float matmuls stay packed from 1.25 on" in " ".join(str(found).split())
-    assert {entry["format"] for entry in found.plan["weights"]} <= {"int4", "int8"}
-    assert found.manifest["verification"]["operators"]["MatMulNBits"] == 3
-    assert found.manifest["results"]["sqnr_db"] > 20
+    assert "ONNX Runtime 1.19 and newer, where float matmuls stay packed from 1.25 on" in " ".join(str(result).split())
+    assert {entry["format"] for entry in result.plan["weights"]} <= {"int4", "int8"}
+    assert result.manifest["verification"]["operators"]["MatMulNBits"] == 3
+    assert result.manifest["results"]["sqnr_db"] > 20
     assert abs(file["bytes"] - file["bytes_told_to_solver"]) <= BOUND
     numbers = 64 * 128 + 128 * 128 + 128 * 32
-    assert 0.5 * numbers < found.manifest["memory"]["weights_bytes"] < 1.2 * numbers
-    assert ptqc.verify(found.folder)
+    assert 0.5 * numbers < result.manifest["memory"]["weights_bytes"] < 1.2 * numbers
+    assert ptqc.verify(result.folder)
 
 
 def test_an_older_onnxruntime_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +66,8 @@ def test_an_older_onnxruntime_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_products_on_integers_are_as_they_were(tmp_path: Path) -> None:
-    found = compiled(model(), texts(), tmp_path, "30%", activations="integer", operators="onnxruntime")
-    assert found.manifest["file"]["runtime_operators"] == []
+    result = compiled(model(), texts(), tmp_path, "30%", activations="integer", operators="onnxruntime")
+    assert result.manifest["file"]["runtime_operators"] == []
 
 
 def test_other_operators_are_refused(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wide(place: Path, name: str, budget: Any, **options: Any) -> Artifact:
-    given = proto(WIDE, w=weight(64, 256), v=weight(256, 256, seed=1), u=weight(256, 64, seed=2))
+    value = proto(WIDE, w=weight(64, 256), v=weight(256, 256, seed=1), u=weight(256, 64, seed=2))
     settings: dict[str, Any] = {"activations": "float", "bits": (4, 8), "operators": "onnxruntime"} | options
-    return compiled(given, texts(), place, budget, output=place / name, cache=place / "cache", **settings)
+    return compiled(value, texts(), place, budget, output=place / name, cache=place / "cache", **settings)
 
 
 @pytest.mark.slow
@@ -124,14 +124,14 @@ def test_the_least_memory_that_is_told_can_be_had(place: Path) -> None:
         wide(place, "none", "10KBram")
     least = int(re.search(r"built, and needs ([\d,]+)", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
     assert 0.5 * NUMBERS < least < 0.9 * NUMBERS
-    found = wide(place, "least", f"{least}Bram")
-    assert {entry["format"] for entry in found.plan["weights"]} == {"int4"}
-    assert kept_budgets(found)["memory"] is True
+    result = wide(place, "least", f"{least}Bram")
+    assert {entry["format"] for entry in result.plan["weights"]} == {"int4"}
+    assert kept_budgets(result)["memory"] is True
 
 
 @pytest.mark.slow
 def test_codes_and_packed_weights_are_chosen_together(place: Path) -> None:
     """With 8-bit activations a weight takes a byte for each number: less than int4 in float takes, it cannot be."""
-    found = wide(place, "auto", f"{int(0.95 * NUMBERS)}Bram", activations="auto")
-    assert kept_budgets(found)["memory"] is True
-    assert found.manifest["file"]["runtime_operators"] == ["MatMulNBits"]
+    result = wide(place, "auto", f"{int(0.95 * NUMBERS)}Bram", activations="auto")
+    assert kept_budgets(result)["memory"] is True
+    assert result.manifest["file"]["runtime_operators"] == ["MatMulNBits"]

@@ -58,13 +58,13 @@ def commands(page: Path) -> list[list[str]]:
     ],
 )
 def test_it_runs(name: str, kinds: set[str], room: Path) -> None:
-    found = commands(ROOT / "docs" / "deploy" / f"{name}.md")
-    named = {runtime for runtime in MODULES if any(runtime in arguments for arguments in found)}
+    result = commands(ROOT / "docs" / "deploy" / f"{name}.md")
+    named = {runtime for runtime in MODULES if any(runtime in arguments for arguments in result)}
     for runtime in named:
         pytest.importorskip(runtime_named(runtime).module, reason=f"needs pip install 'ptqc[{runtime}]'")
-    assert {arguments[0] for arguments in found} == kinds
+    assert {arguments[0] for arguments in result} == kinds
     with quick():
-        for arguments in found:
+        for arguments in result:
             if arguments[0] == "compile" and (room / "out").is_dir():
                 shutil.rmtree(room / "out")
             assert main([re.sub(r"^\d+%$", "90%", each) for each in arguments]) == 0, arguments

@@ -75,14 +75,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
 
 def test_each_kind_is_found_and_named_with_its_package(installed: dict[str, dict[str, str]]) -> None:
     installed.update(EXAMPLES)
-    found = list(examined())
-    assert [error for _, error in found] == [None] * len(PluginKind)
-    assert {str(plugin.kind) for plugin, _ in found} == {str(kind) for kind in PluginKind}
+    result = list(examined())
+    assert [error for _, error in result] == [None] * len(PluginKind)
+    assert {str(plugin.kind) for plugin, _ in result} == {str(kind) for kind in PluginKind}
     check_extensions()
-    told = {finding.what: finding for finding in examine().findings}
-    assert told["observer three-sigma"].found == "added by some-package 2.1"
-    assert told["target listing"].state == Judgement.OK
-    assert told["--target listing"].found == "a list of the operators"
+    record = {finding.what: finding for finding in examine().findings}
+    assert record["observer three-sigma"].found == "added by some-package 2.1"
+    assert record["target listing"].state == Judgement.OK
+    assert record["--target listing"].found == "a list of the operators"
 
 
 def test_formats_and_operators_count_always_and_others_by_name(installed: dict[str, dict[str, str]]) -> None:
@@ -207,14 +207,14 @@ def test_an_option_that_the_command_line_cannot_take_is_told(
 def test_the_names_that_are_taken_are_those_of_commands_and_functions() -> None:
     _, commands = parsers()
     of_targets = {option.name for name in targets.names() for option in fields(targets.options_of(name))}
-    found = {name for function in (ptqc.compile, ptqc.resolve) for name in inspect.signature(function).parameters}
+    result = {name for function in (ptqc.compile, ptqc.resolve) for name in inspect.signature(function).parameters}
     for parser in commands.values():
         actions = parser._actions
         if any(action.dest == "target" for action in actions):
-            found |= {action.dest for action in actions}
+            result |= {action.dest for action in actions}
             options = [option for action in actions for option in action.option_strings if option.startswith("--")]
-            found |= {option.removeprefix("--").replace("-", "_") for option in options}
-    assert found - of_targets - {"given"} == targets.TAKEN
+            result |= {option.removeprefix("--").replace("-", "_") for option in options}
+    assert result - of_targets - {"given"} == targets.TAKEN
 
 
 def test_two_packages_with_one_name_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:

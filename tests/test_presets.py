@@ -113,10 +113,10 @@ MODELS: Mapping[str, Callable[[Path], dict[str, np.ndarray]]] = {
 def test_detectors(name: str, tmp_path: Path) -> None:
     outputs = MODELS[name](tmp_path)
     preset = presets.DETECTORS[name]
-    given: dict[str, Any] = {"anchors": str(tmp_path / "anchors.npy")} if preset.needs else {}
-    found = Detector(**preset.fields, **given).decode(outputs, SIZE)
+    options: dict[str, Any] = {"anchors": str(tmp_path / "anchors.npy")} if preset.needs else {}
+    result = Detector(**preset.fields, **options).decode(outputs, SIZE)
     best = [
-        (box, score) for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True) if label == 1
+        (box, score) for box, score, label in zip(result.boxes, result.scores, result.labels, strict=True) if label == 1
     ]
     np.testing.assert_allclose(best[0][0], BOX, atol=1e-6)
     assert best[0][1] == pytest.approx(SCORE)

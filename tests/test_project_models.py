@@ -39,8 +39,8 @@ def test_digits_meet_their_budget_and_use_it(digits: Artifact, digits_model_path
 @pytest.mark.slow
 def test_digits_keep_their_accuracy(digits: Artifact, digits_evaluation: tuple[np.ndarray, np.ndarray]) -> None:
     x, labels = digits_evaluation
-    found = digits.run({"input": x})
-    hits = next(iter(found.values())).argmax(-1) == labels
+    result = digits.run({"input": x})
+    hits = next(iter(result.values())).argmax(-1) == labels
     assert 100 * hits.mean() > 97.6  # float: 98.61; weights rounded to 3 bits: 97.66, which is more bytes than this
 
 
@@ -136,5 +136,5 @@ def test_the_projects_models_name_their_smallest_size(
     units = UNIT_BYTES * len(artifact.plan["weights"])
     assert abs(smallest - artifact.manifest["allocation"]["smallest_bytes"]) <= size.BOUND + units
     with quick():
-        found = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=f"{smallest}B", cache=store_of(artifact))
-    assert 0.99 * smallest <= found.path.stat().st_size <= smallest
+        result = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=f"{smallest}B", cache=store_of(artifact))
+    assert 0.99 * smallest <= result.path.stat().st_size <= smallest

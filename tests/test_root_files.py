@@ -21,11 +21,11 @@ def test_the_citation_is_of_this_version() -> None:
 
 def test_forms_have_what_a_form_needs() -> None:
     forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-    found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in forms}
-    assert set(found) == {"bug", "config", "feature"}
+    result = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in forms}
+    assert set(result) == {"bug", "config", "feature"}
     for name in ("bug", "feature"):
-        assert {"name", "description", "body"} <= found[name].keys()
-        fields = [field for field in found[name]["body"] if field["type"] != "markdown"]
+        assert {"name", "description", "body"} <= result[name].keys()
+        fields = [field for field in result[name]["body"] if field["type"] != "markdown"]
         assert len({field["id"] for field in fields}) == len(fields)
 
 

@@ -84,9 +84,9 @@ def sqnr(model: onnx.ModelProto, artifact: Artifact, feeds: list[Feeds]) -> floa
     real, packed, signal, error = Runner(model), Runner(artifact.path), 0.0, 0.0
     for one in feeds:
         for name, wanted in real.run(one).items():
-            found = packed.run(one)[name]
-            assert found.shape == wanted.shape
-            signal, error = signal + np.square(wanted).sum(), error + np.square(wanted - found).sum()
+            result = packed.run(one)[name]
+            assert result.shape == wanted.shape
+            signal, error = signal + np.square(wanted).sum(), error + np.square(wanted - result).sum()
     return float(10 * np.log10(signal / error))
 
 
@@ -119,11 +119,11 @@ def test_images_of_any_size_with_two_kinds_of_outputs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_order_of_sizes_hardly_matters(tmp_path: Path) -> None:
-    found = []
+    result = []
     for name, feeds in (("mixed", images(40)), ("sorted", sorted(images(40), key=lambda one: one["x"].size))):
         artifact = compiled(convolutions(), feeds, tmp_path / name, bits=(4,))
-        found.append(sqnr(convolutions(), artifact, images(6, ((5, 6), (13, 9), (32, 24)), seed=1)))
-    assert abs(found[0] - found[1]) < 1.5
+        result.append(sqnr(convolutions(), artifact, images(6, ((5, 6), (13, 9), (32, 24)), seed=1)))
+    assert abs(result[0] - result[1]) < 1.5
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import ptqc
 def test_a_tiny_network_compiles_and_runs(tmp_path: Path) -> None:
     x = samples(3, 8, 8)
     artifact = compiled(residual(), x, tmp_path, "20%")
-    found = ptqc.load(artifact.folder).run({"x": x})["y"]
+    result = ptqc.load(artifact.folder).run({"x": x})["y"]
     assert artifact.path.stat().st_size <= 59_172 // 5
-    assert found.shape == (32, 10)
-    assert np.isfinite(found).all()
+    assert result.shape == (32, 10)
+    assert np.isfinite(result).all()
     assert artifact.manifest["results"]["top1_agreement"] > 0.5

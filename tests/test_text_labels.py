@@ -119,23 +119,23 @@ def test_an_evaluation_reads_texts_as_the_compile_did(
     words = ["eval", place / "model.onnx", artifact.folder, "--metric", "top-1", "--data", place / "labelled.tsv"]
     assert main([str(word) for word in words]) == 0
     assert f"on 40 cases; texts are read with {place / 'tokenizer.json'}" in capsys.readouterr().out
-    found = ptqc.evaluate(place / "model.onnx", artifact, metric="top-1", data=place / "labelled.tsv")
-    assert found.models[0].score.value == 75
-    assert found.notes == ()
+    result = ptqc.evaluate(place / "model.onnx", artifact, metric="top-1", data=place / "labelled.tsv")
+    assert result.models[0].score.value == 75
+    assert result.notes == ()
 
 
 def test_a_run_reads_texts_as_the_compile_did(artifact: Artifact, place: Path, tmp_path: Path) -> None:
     assert main(["run", str(artifact.folder), str(place / "corpus.txt"), "-o", str(tmp_path / "y.npz")]) == 0
     ptqc.run(artifact, Texts(place / "corpus.txt", place / "tokenizer.json"), output=tmp_path / "stated.npz")
-    with np.load(tmp_path / "y.npz") as found, np.load(tmp_path / "stated.npz") as stated:
-        assert np.array_equal(found["scores"], stated["scores"])
+    with np.load(tmp_path / "y.npz") as result, np.load(tmp_path / "stated.npz") as stated:
+        assert np.array_equal(result["scores"], stated["scores"])
 
 
 def test_a_comparison_reads_texts_as_the_compile_did(artifact: Artifact, place: Path) -> None:
     with quick():
-        found = ptqc.compare(place / "model.onnx", artifact, data=place / "corpus.txt", samples=8)
-    assert found.samples == "8 samples"
-    assert found.models[1].top1_agreement == 1.0
+        result = ptqc.compare(place / "model.onnx", artifact, data=place / "corpus.txt", samples=8)
+    assert result.samples == "8 samples"
+    assert result.models[1].top1_agreement == 1.0
 
 
 def test_another_tokenizer_is_warned_of_and_a_lost_one_refused(artifact: Artifact, place: Path, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_another_tokenizer_is_warned_of_and_a_lost_one_refused(artifact: Artifac
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "expected"),
     [
         ([0, 1, "sports"], "line 3: the label 'sports' is no class number: write the place of its class"),
         ([0, -1, 2], "line 2: the label '-1' is no class number"),
@@ -163,11 +163,11 @@ def test_another_tokenizer_is_warned_of_and_a_lost_one_refused(artifact: Artifac
     ],
 )
 def test_labels_that_are_no_classes_are_named_with_their_line(
-    place: Path, tmp_path: Path, labels: list[object], told: str
+    place: Path, tmp_path: Path, labels: list[object], expected: str
 ) -> None:
     wrong = table(tmp_path / "wrong.tsv", labels, CORPUS[:3])
     data = Texts(place / "corpus.txt", place / "tokenizer.json")
-    with pytest.raises(CalibrationError, match=f"wrong.tsv, {told}"):
+    with pytest.raises(CalibrationError, match=f"wrong.tsv, {expected}"):
         compiled(place / "model.onnx", data, tmp_path, labels=wrong)
 
 
@@ -187,8 +187,8 @@ def test_labels_of_other_kinds_say_what_to_write(artifact: Artifact, place: Path
 
 def test_a_score_no_better_than_guessing_is_warned_of(place: Path, artifact: Artifact, tmp_path: Path) -> None:
     shifted = table(tmp_path / "shifted.tsv", [(answer + 1) % CLASSES for answer in answers(CORPUS)])
-    found = ptqc.evaluate(artifact, metric="top-1", data=shifted)
-    assert [note for note in found.notes if "where guessing scores 25 %: check the labels" in note]
+    result = ptqc.evaluate(artifact, metric="top-1", data=shifted)
+    assert [note for note in result.notes if "where guessing scores 25 %: check the labels" in note]
     later = resolved(artifact, place, tmp_path / "later", labels=shifted)
     assert [w.step for w in later.warnings if w.message.startswith("the float model scores 0 % on the labels")] == [
         "score"
@@ -206,11 +206,11 @@ def test_a_folder_of_tables_says_to_give_one(place: Path, tmp_path: Path) -> Non
 def test_a_csv_of_texts_says_what_to_write(place: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.csv"
     texts.write_text("text,label\nthe cat,1\n")
-    told = r"texts\.csv: a CSV can only list images, and this model reads token ids: save the column of texts as \.txt"
+    text = r"texts\.csv: a CSV can only list images, and this model reads token ids: save the column of texts as \.txt"
     for data in (texts, Texts(texts, place / "tokenizer.json")):
-        with pytest.raises(CalibrationError, match=told):
+        with pytest.raises(CalibrationError, match=text):
             compiled(encoder(), data, tmp_path)
-        with pytest.raises(CalibrationError, match=told):
+        with pytest.raises(CalibrationError, match=text):
             ptqc.evaluate(place / "model.onnx", metric="top-1", data=data)
-    with pytest.raises(CalibrationError, match=told):
+    with pytest.raises(CalibrationError, match=text):
         compiled(place / "model.onnx", np.ones((4, 5), np.int64), tmp_path, labels=texts)

@@ -69,10 +69,10 @@ def test_a_fault_on_texts_tells_how_to_shrink_the_model(
     texts = ["--tokenizer", str(place / "tokenizer.json"), "--length=9", "--no-special-tokens"]
     words = ["compile", str(place / "encoder.onnx"), "--calibration", str(place / "corpus.txt"), *texts, "-o", "out"]
     assert main([*words, "--cache", "cache", "-q"]) == 70
-    told = (tmp_path / "ptqc-fault.txt").read_text()
+    text = (tmp_path / "ptqc-fault.txt").read_text()
     data = f"--data {place / 'corpus.txt'} {' '.join(texts)}"
     trial = "compile '{model}' --calibration '{data}' -o out --cache cache -q"
-    assert f"ptqc reduce {place / 'encoder.onnx'} -o small.onnx {data} -- {trial}" in told
+    assert f"ptqc reduce {place / 'encoder.onnx'} -o small.onnx {data} -- {trial}" in text
 
 
 @pytest.mark.slow

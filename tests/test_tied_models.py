@@ -56,10 +56,10 @@ def test_the_table_is_stored_once(
 ) -> None:
     """Whether it stays packed in memory or not, and whether the product with it is on integers or not."""
     monkeypatch.setattr(layers, "LARGE", large)
-    found = compiled(tied(), texts(), tmp_path, "25%", activations=activations)
-    assert 0 < stored(found.path) <= WORDS * WIDTH
-    assert found.manifest["results"]["sqnr_db"] > 20
-    (head,) = (weight["layers"] for weight in found.plan["weights"] if "y" in weight["layers"])
+    result = compiled(tied(), texts(), tmp_path, "25%", activations=activations)
+    assert 0 < stored(result.path) <= WORDS * WIDTH
+    assert result.manifest["results"]["sqnr_db"] > 20
+    (head,) = (weight["layers"] for weight in result.plan["weights"] if "y" in weight["layers"])
     assert head == {"y": "float" if activations == "float" else "integer"}
 
 
@@ -69,16 +69,16 @@ def test_operators_of_onnxruntime_read_one_stored_table(
 ) -> None:
     """Its rows and its product; in memory each operator has its codes, which are far less than float."""
     monkeypatch.setattr(layers, "LARGE", 1)
-    found = compiled(tied(), texts(), tmp_path, None, bits=(bits,), activations="float", operators="onnxruntime")
-    assert found.manifest["file"]["runtime_operators"] == ["GatherBlockQuantized", "MatMulNBits"]
-    assert 0 < stored(found.path) <= 1.2 * WORDS * WIDTH * bits / 8
-    assert found.manifest["results"]["sqnr_db"] > (12 if bits == 4 else 30)
-    file = onnx.load(found.path)
+    result = compiled(tied(), texts(), tmp_path, None, bits=(bits,), activations="float", operators="onnxruntime")
+    assert result.manifest["file"]["runtime_operators"] == ["GatherBlockQuantized", "MatMulNBits"]
+    assert 0 < stored(result.path) <= 1.2 * WORDS * WIDTH * bits / 8
+    assert result.manifest["results"]["sqnr_db"] > (12 if bits == 4 else 30)
+    file = onnx.load(result.path)
     (head,) = (node for node in file.graph.node if node.op_type == "MatMulNBits" and _attribute(node, "N") == WORDS)
     (table,) = (tensor for tensor in file.graph.initializer if tensor.name == head.input[1])
     assert list(table.dims) == [WORDS, 1, WIDTH * bits // 8]
     assert [node.op_type for node in file.graph.node if table.name in node.input] == ["Reshape", "MatMulNBits"]
-    assert found.manifest["memory"]["weights_bytes"] < 3 * WORDS * WIDTH
+    assert result.manifest["memory"]["weights_bytes"] < 3 * WORDS * WIDTH
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> int:
@@ -90,13 +90,13 @@ def _attribute(node: onnx.NodeProto, name: str) -> int:
     [pytest.param("onnxruntime", ["MatMulNBits"], marks=pytest.mark.slow), ("dequantize", [])],
 )
 def test_a_small_table_is_unpacked_and_its_product_too(operators: str, own: list[str], tmp_path: Path) -> None:
-    found = compiled(tied(), texts(), tmp_path, "35%", bits=(8,), activations="float", operators=operators)
-    assert found.manifest["file"]["runtime_operators"] == own
-    assert found.manifest["verification"]["operators"]["MatMulNBits"] == 2
+    result = compiled(tied(), texts(), tmp_path, "35%", bits=(8,), activations="float", operators=operators)
+    assert result.manifest["file"]["runtime_operators"] == own
+    assert result.manifest["verification"]["operators"]["MatMulNBits"] == 2
     assert not any(
-        _attribute(node, "N") == WORDS for node in onnx.load(found.path).graph.node if node.op_type == "MatMulNBits"
+        _attribute(node, "N") == WORDS for node in onnx.load(result.path).graph.node if node.op_type == "MatMulNBits"
     )
-    assert 0 < stored(found.path) <= 1.1 * WORDS * WIDTH
+    assert 0 < stored(result.path) <= 1.1 * WORDS * WIDTH
 
 
 def test_a_budget_that_no_plan_keeps_is_refused(tmp_path: Path) -> None:
@@ -116,17 +116,17 @@ def test_a_weight_is_used_as_it_is_and_transposed(sensitivity: str, tmp_path: Pa
     """Its two products read rows of different lengths; the file has it once."""
     weight = noise(24, 60, scale=0.2)
     model = proto(BOTH_WAYS, w=weight, b=noise(60, seed=1, scale=0.3))
-    found = compiled(model, noise(40, 24, seed=2), tmp_path, "75%", sensitivity=sensitivity)
+    result = compiled(model, noise(40, 24, seed=2), tmp_path, "75%", sensitivity=sensitivity)
     x = noise(200, 24, seed=3)
     expected = np.maximum(x @ weight + noise(60, seed=1, scale=0.3), 0) @ weight.T
-    y = np.concatenate([found.run({"x": row[None]})["y"] for row in x])
+    y = np.concatenate([result.run({"x": row[None]})["y"] for row in x])
     assert np.sum((y - expected) ** 2) < 4e-3 * np.sum(expected**2)
-    assert [weight["weight"] for weight in found.plan["weights"]] == ["w"]
+    assert [weight["weight"] for weight in result.plan["weights"]] == ["w"]
 
 
 @pytest.mark.slow
 def test_gradient_steps_leave_it_tied(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="gradient steps need torch")
-    found = compiled(tied(), texts(), tmp_path, "25%", pipeline="advanced")
-    assert 0 < stored(found.path) <= WORDS * WIDTH
-    assert found.manifest["results"]["sqnr_db"] > 20
+    result = compiled(tied(), texts(), tmp_path, "25%", pipeline="advanced")
+    assert 0 < stored(result.path) <= WORDS * WIDTH
+    assert result.manifest["results"]["sqnr_db"] > 20

@@ -271,10 +271,10 @@ def nested(depth: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    found = b""
+    result = b""
     while number > 127:
-        found, number = found + bytes([number & 127 | 128]), number >> 7
-    return found + bytes([number])
+        result, number = result + bytes([number & 127 | 128]), number >> 7
+    return result + bytes([number])
 
 
 @pytest.mark.parametrize(

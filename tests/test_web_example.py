@@ -73,6 +73,6 @@ def test_in_a_browser(page: str) -> None:
         pytest.skip("needs Chromium")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom"]
     done = subprocess.run([browser, *options, page], capture_output=True, text=True, check=False, timeout=120)
-    found = re.search(r'<p id="result">(.*?)</p>', done.stdout)
-    assert found is not None, done.stderr
-    assert float(FOUND.search(found[1])[1]) < 1e-5  # type: ignore[index]
+    result = re.search(r'<p id="result">(.*?)</p>', done.stdout)
+    assert result is not None, done.stderr
+    assert float(FOUND.search(result[1])[1]) < 1e-5  # type: ignore[index]

@@ -32,8 +32,8 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def test_the_warning_is_in_manifest_summary_and_report(tagger: Artifact) -> None:
-    told = [note["message"] for note in tagger.manifest["notes"] if note["level"] == "warning"]
-    assert "calibrated without data" in told[0]
+    messages = [note["message"] for note in tagger.manifest["notes"] if note["level"] == "warning"]
+    assert "calibrated without data" in messages[0]
     assert "WARNING     calibrated without data" in tagger.summary()
     assert "calibrated without data" in (tagger.folder / "report.html").read_text()
 

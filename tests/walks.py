@@ -64,5 +64,5 @@ def batches_of(name: str) -> list[Feeds]:
 NAMES = ["residual", "choice", "two outputs"]
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+def close(result: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

@@ -34,18 +34,18 @@ def refuse(*_arguments: object) -> bool:
 def test_a_file_may_come_from_another_place(tmp_path: Path) -> None:
     source = tmp_path / "library.so"
     source.write_bytes(bytes(range(256)) * 5000)
-    found = publish(tmp_path / "out", {**FILES, "cpu/avx2.so": source}, MANIFEST, APART, force=False)
-    assert (found.folder / "cpu" / "avx2.so").read_bytes() == source.read_bytes()
-    assert found.manifest["files"]["cpu/avx2.so"] == hashlib.sha256(source.read_bytes()).hexdigest()
+    result = publish(tmp_path / "out", {**FILES, "cpu/avx2.so": source}, MANIFEST, APART, force=False)
+    assert (result.folder / "cpu" / "avx2.so").read_bytes() == source.read_bytes()
+    assert result.manifest["files"]["cpu/avx2.so"] == hashlib.sha256(source.read_bytes()).hexdigest()
 
 
 def test_what_is_published_can_be_loaded(tmp_path: Path) -> None:
     write(tmp_path / "out")
-    found = load(tmp_path / "out")
-    assert found.path.read_bytes() == b"model"
-    assert found.plan == {"version": 1}
-    assert found.times == RUN
-    assert sorted(found.manifest["files"]) == sorted(FILES)
+    result = load(tmp_path / "out")
+    assert result.path.read_bytes() == b"model"
+    assert result.plan == {"version": 1}
+    assert result.times == RUN
+    assert sorted(result.manifest["files"]) == sorted(FILES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
@@ -219,7 +219,7 @@ def test_what_a_killed_compile_left_is_swept_away_and_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("device", "error", "told"),
+    ("device", "error", "expected"),
     [
         ("cuda", TargetError, "has no CUDA library; compile with --target cuda"),
         ("cuda:1", TargetError, "has no CUDA library; compile with --target cuda"),
@@ -228,10 +228,10 @@ def test_what_a_killed_compile_left_is_swept_away_and_nothing_else(tmp_path: Pat
     ],
 )
 def test_a_device_that_nothing_was_built_for_is_refused(
-    device: str, error: type[Exception], told: str, tmp_path: Path
+    device: str, error: type[Exception], expected: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "out")
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=expected):
         load(tmp_path / "out").native(device=device)
 
 
@@ -243,20 +243,20 @@ def test_a_cuda_library_asks_for_a_driver(tmp_path: Path, monkeypatch: pytest.Mo
         "cuda/weights.bin": b"weights",
         "cuda/interface.json": json.dumps(interface),
     }
-    given = {**FILES, **{name: data if isinstance(data, bytes) else data.encode() for name, data in files.items()}}
-    publish(tmp_path / "out", given, {**MANIFEST, "targets": {"cuda": {}}}, APART, force=False)
+    values = {**FILES, **{name: data if isinstance(data, bytes) else data.encode() for name, data in files.items()}}
+    publish(tmp_path / "out", values, {**MANIFEST, "targets": {"cuda": {}}}, APART, force=False)
     monkeypatch.setattr("ptqc.runtime.cuda_library.check_version", lambda _tvm: None)
     monkeypatch.setattr("ptqc.runtime.cuda.DRIVER", "libcuda.so.of.nobody")
-    found = load(tmp_path / "out")
-    assert found.runnable == ""  # it runs in ONNX Runtime unless a device is asked for
+    result = load(tmp_path / "out")
+    assert result.runnable == ""  # it runs in ONNX Runtime unless a device is asked for
     with pytest.raises(TargetError, match="needs a GPU with NVIDIA's driver"):
-        found.native(device="cuda:0")
+        result.native(device="cuda:0")
 
 
 def test_an_output_that_another_compile_works_on_is_refused_at_once(tmp_path: Path) -> None:
     with reserved(tmp_path / "new" / "out"):
-        told = r"another compile is writing .*/new/out: wait until it ends"
-        with pytest.raises(UsageError, match=told), reserved(tmp_path / "new" / "out"):
+        text = r"another compile is writing .*/new/out: wait until it ends"
+        with pytest.raises(UsageError, match=text), reserved(tmp_path / "new" / "out"):
             pass
         with reserved(tmp_path / "new" / "other"):
             write(tmp_path / "new" / "out")

@@ -106,8 +106,8 @@ def test_what_is_refused(small: Artifact, tmp_path: Path) -> None:
 def test_other_outputs_are_not_delivered(small: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = expanding.write_out
 
-    def wrong(*given: object) -> onnx.ModelProto:
-        model = right(*given)  # type: ignore[arg-type]
+    def wrong(*arguments: object) -> onnx.ModelProto:
+        model = right(*arguments)  # type: ignore[arg-type]
         scale = next(tensor for tensor in model.graph.initializer if tensor.data_type == 1 and len(tensor.raw_data) > 8)
         scale.raw_data = (np.frombuffer(scale.raw_data, np.float32) * np.float32(1.5)).tobytes()
         return model

@@ -44,11 +44,11 @@ def test_a_loss_far_above_the_prediction_of_a_compile_that_was_cut_short(
 ) -> None:
     job, outcome = parts(0.0005, 0.0, loss)
     notes = [out_of_time("something")] if is_short else []
-    found = worse_than_predicted(job, outcome.fitted, outcome.judged, notes)
-    assert bool(found) == is_unfit
-    if found:
+    result = worse_than_predicted(job, outcome.fitted, outcome.judged, notes)
+    assert bool(result) == is_unfit
+    if result:
         with pytest.raises(Missed, match=r"not fit for use: it loses 0.114 nat on held-back samples, where 0.0005"):
-            check_fit(found)
+            check_fit(result)
 
 
 def test_what_is_fit_passes() -> None:
@@ -69,7 +69,7 @@ def judged(**changes: Any) -> Judged:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "title", "told"),
+    ("before", "after", "title", "expected"),
     [
         (90.0, 88.1, "top-1 accuracy, %", None),
         (90.0, 87.5, "top-1 accuracy, %", "top-1 accuracy falls by 2.50 points on the labelled data$"),
@@ -80,13 +80,13 @@ def judged(**changes: Any) -> Judged:
     ],
 )  # fmt: skip
 def test_a_score_that_falls_is_warned_of(
-    before: float | None, after: float | None, title: str | None, told: str | None
+    before: float | None, after: float | None, title: str | None, expected: str | None
 ) -> None:
     """Of 64 answers none changed, which 99 in 100 times means that fewer than 1 - 0.01^(1/64) = 6.9 % do."""
-    found = lower_score(judged(float_score=before, compiled_score=after, score_title=title))
-    assert bool(found) == (told is not None)
-    if told is not None:
-        assert re.search(told, found[0].message)
+    result = lower_score(judged(float_score=before, compiled_score=after, score_title=title))
+    assert bool(result) == (expected is not None)
+    if expected is not None:
+        assert re.search(expected, result[0].message)
 
 
 def test_errors_that_add_up_are_warned_of() -> None:

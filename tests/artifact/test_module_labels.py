@@ -46,8 +46,8 @@ def named(model: onnx.ModelProto, first: str, last: str) -> onnx.ModelProto:
 
 
 def labels(model: onnx.ModelProto) -> dict[str, str]:
-    found = ir.from_proto(model)
-    return dict(module_labels(find_weights(found, find_layers(found))))
+    result = ir.from_proto(model)
+    return dict(module_labels(find_weights(result, find_layers(result))))
 
 
 def test_the_weight_tells_the_module() -> None:
@@ -72,12 +72,12 @@ def test_two_layers_of_one_module_keep_their_names() -> None:
 
 def test_report_and_explanation_name_modules(tmp_path: Path) -> None:
     """The plan has the model's names, by which its file is looked up."""
-    found = compiled(numbered(), samples(8), tmp_path, activations="float")
-    told = str(Explanation(found.manifest, found.plan, found.sensitivity))
-    report = (found.folder / REPORT).read_text()
-    assert [("blocks.5.c1" in text, "getitem_57" in text) for text in (told, report)] == [(True, False)] * 2
-    assert [list(entry["layers"]) for entry in found.plan["weights"]] == [["getitem_57"], ["linear_1"]]
-    y = found.run({"x": np.zeros((1, 8), np.float32)})
+    result = compiled(numbered(), samples(8), tmp_path, activations="float")
+    record = str(Explanation(result.manifest, result.plan, result.sensitivity))
+    report = (result.folder / REPORT).read_text()
+    assert [("blocks.5.c1" in text, "getitem_57" in text) for text in (record, report)] == [(True, False)] * 2
+    assert [list(entry["layers"]) for entry in result.plan["weights"]] == [["getitem_57"], ["linear_1"]]
+    y = result.run({"x": np.zeros((1, 8), np.float32)})
     assert list(y) == ["linear_1"]
 
 
@@ -95,9 +95,9 @@ def test_a_layer_that_absorbs_an_activation_function_has_the_name_of_its_module(
     monkeypatch.setattr(benching, "SECONDS", 0.1)
     constants = {"w1": weight(32, 3, 3, 3), "w2": weight(4, 32, seed=1)}
     model, data = named(proto(WITH_IMAGES, **constants), "blocks.5.c1.weight", "head.weight"), samples(3, 8, 8)
-    found = ptqc.bench(compiled(model, data, tmp_path, activations="integer").folder)
-    assert isinstance(found, FileBench)
-    kernels = {operator.name: operator.kernel for operator in found.operators}
+    result = ptqc.bench(compiled(model, data, tmp_path, activations="integer").folder)
+    assert isinstance(result, FileBench)
+    kernels = {operator.name: operator.kernel for operator in result.operators}
     assert (kernels["blocks.5.c1"], kernels["head"]) == ("QLinearConv", "QGemm")
     assert kernels.keys().isdisjoint({"relu_7", "getitem_57", "linear_1"})
     with pytest.raises(Infeasible, match=r"Slowest: .*blocks\.5\.c1 \(Conv on integers\)") as refusal:
@@ -115,12 +115,12 @@ def scoped(model: onnx.ModelProto, **scopes: object) -> onnx.ModelProto:
 
 def read_labels(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
     onnx.save(model, folder / "model.onnx")
-    found = read_model(folder / "model.onnx").model
-    return dict(module_labels(find_weights(found, find_layers(found))))
+    result = read_model(folder / "model.onnx").model
+    return dict(module_labels(find_weights(result, find_layers(result))))
 
 
 @pytest.mark.parametrize(
-    ("scopes", "told"),
+    ("scopes", "expected"),
     [
         ({"getitem_57": ["", "l.0", "l.0.qkv", "linear"]}, {"getitem_57": "l.0.qkv"}),
         (
@@ -133,9 +133,9 @@ def read_labels(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
     ids=["one", "two in one", "of the network itself", "of another form"],
 )
 def test_the_exporter_tells_the_module_where_weights_do_not(
-    scopes: dict[str, object], told: dict[str, str], tmp_path: Path
+    scopes: dict[str, object], expected: dict[str, str], tmp_path: Path
 ) -> None:
-    assert read_labels(scoped(numbered("val_40", "val_68"), **scopes), tmp_path) == told
+    assert read_labels(scoped(numbered("val_40", "val_68"), **scopes), tmp_path) == expected
 
 
 def test_a_table_has_its_name_behind_the_module(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_table_has_its_name_behind_the_module(tmp_path: Path) -> None:
     text = "g (float[5,N,16] x) => (float[5,1,N,16] y) { y = GRU<hidden_size=16>(x, val_3, val_4) }"
     model = proto(text, val_3=weight(1, 48, 16), val_4=weight(1, 48, 16, seed=1))
     assert read_labels(model, tmp_path) == {}
-    told = read_labels(scoped(model, y=["", "enc.gru", "gru"]), tmp_path)
-    assert told == {"val_3": "enc.gru.val_3", "val_4": "enc.gru.val_4"}
+    labels = read_labels(scoped(model, y=["", "enc.gru", "gru"]), tmp_path)
+    assert labels == {"val_3": "enc.gru.val_3", "val_4": "enc.gru.val_4"}
 
 
 def test_names_of_weights_come_first(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_names_of_weights_come_first(tmp_path: Path) -> None:
 def test_modules_reach_the_manifest_and_not_the_file(tmp_path: Path) -> None:
     model, plain = (numbered("val_40", "val_68") for _ in range(2))
     scoped(model, getitem_57=["", "l.0.qkv", "linear"], linear_1=["", "head", "linear_1"])
-    found = compiled(model, samples(8), tmp_path / "scoped", activations="float")
-    assert found.manifest["labels"] == {"getitem_57": "l.0.qkv", "r": "l.0.qkv", "linear_1": "head"}
-    assert "l.0.qkv" in str(Explanation(found.manifest, found.plan, found.sensitivity))
+    result = compiled(model, samples(8), tmp_path / "scoped", activations="float")
+    assert result.manifest["labels"] == {"getitem_57": "l.0.qkv", "r": "l.0.qkv", "linear_1": "head"}
+    assert "l.0.qkv" in str(Explanation(result.manifest, result.plan, result.sensitivity))
     bare = compiled(plain, samples(8), tmp_path / "plain", activations="float")
-    assert found.path.read_bytes() == bare.path.read_bytes()
+    assert result.path.read_bytes() == bare.path.read_bytes()

@@ -29,11 +29,11 @@ def test_values_of_layers_are_called_as_in_the_model(artifact: Artifact) -> None
     convolutions = [node.output[0] for node in file.graph.node if node.op_type == "Conv"]
     assert len({names[output] for output in convolutions}) == len(convolutions)
     readable = onnx.shape_inference.infer_shapes(file)
-    found = {value.name: value.type.tensor_type.shape for value in readable.graph.value_info}
+    result = {value.name: value.type.tensor_type.shape for value in readable.graph.value_info}
     for output in convolutions:
         assert names[output] in OWN
-        if output in found:
-            assert found[output].dim[2:] == inferred[names[output]].type.tensor_type.shape.dim[2:]
+        if output in result:
+            assert result[output].dim[2:] == inferred[names[output]].type.tensor_type.shape.dim[2:]
 
 
 def test_the_file_itself_keeps_its_short_names(artifact: Artifact) -> None:
@@ -43,13 +43,13 @@ def test_the_file_itself_keeps_its_short_names(artifact: Artifact) -> None:
     assert set(artifact.manifest["names"].values()) <= OWN | {"x"}
 
 
-@pytest.mark.parametrize("given", ["folder", "path"])
-def test_bench_tells_the_models_names(artifact: Artifact, given: str) -> None:
-    found = ptqc.bench(getattr(artifact, given))
-    assert isinstance(found, FileBench)
-    assert {operator.name for operator in found.operators} <= OWN | {"x"}
-    assert {entry["name"] for entry in found.to_json()["operators"]} <= OWN | {"x"}
-    assert all(row.split()[0] in OWN | {"x"} for row in str(found).splitlines()[1 : 1 + len(found.operators)])
+@pytest.mark.parametrize("value", ["folder", "path"])
+def test_bench_tells_the_models_names(artifact: Artifact, value: str) -> None:
+    result = ptqc.bench(getattr(artifact, value))
+    assert isinstance(result, FileBench)
+    assert {operator.name for operator in result.operators} <= OWN | {"x"}
+    assert {entry["name"] for entry in result.to_json()["operators"]} <= OWN | {"x"}
+    assert all(row.split()[0] in OWN | {"x"} for row in str(result).splitlines()[1 : 1 + len(result.operators)])
 
 
 def test_a_file_elsewhere_or_changed_has_no_names(artifact: Artifact, tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_an_artifact_of_an_earlier_version_keeps_the_names_of_its_file(artifact:
     older = Path(shutil.copytree(artifact.folder, tmp_path / "out"))
     manifest = {name: value for name, value in artifact.manifest.items() if name != "names"}
     (older / MANIFEST).write_text(json.dumps(manifest))
-    found = ptqc.bench(older)
-    assert isinstance(found, FileBench)
-    assert {operator.name for operator in found.operators} <= {*artifact.manifest["names"], "y"}
+    result = ptqc.bench(older)
+    assert isinstance(result, FileBench)
+    assert {operator.name for operator in result.operators} <= {*artifact.manifest["names"], "y"}
 
 
 @pytest.mark.parametrize(

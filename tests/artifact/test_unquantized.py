@@ -11,7 +11,7 @@ from ptqc.notes import Level
 
 
 def remarks(measured: Measured) -> dict[str, str]:
-    return {found.name: found.note.message for found in float_operators(measured.model, measured.fit().plan)}
+    return {result.name: result.note.message for result in float_operators(measured.model, measured.fit().plan)}
 
 
 @pytest.mark.slow
@@ -21,9 +21,9 @@ def test_nothing_is_said_where_all_is_integer(tmp_path: Path) -> None:
 
 def test_everything_is_named_where_all_is_float(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, bits=(4,), activations="float")
-    found = remarks(measured)
-    assert found.keys() == {str(node.outputs[0].name) for node in measured.model.graph}
-    assert all(" computes in float: " in message for message in found.values())
+    result = remarks(measured)
+    assert result.keys() == {str(node.outputs[0].name) for node in measured.model.graph}
+    assert all(" computes in float: " in message for message in result.values())
 
 
 REASONS = {

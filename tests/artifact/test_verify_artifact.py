@@ -181,11 +181,11 @@ def test_a_golden_batch_that_a_library_cuts_is_compared_as_cut(copy: Path, monke
     kept = Golden(({"x": x}, {"x": x[:1]}), (runner.run({"x": x}), runner.run({"x": x[:1]})))
     seen = {"x": {"dtype": "float32", "shape": [1, 3, 8, 8], "low": 0.0, "high": 1.0}}
     of_cuda = of_library(copy, "cuda", {"by_run": True, "seen": seen}, ("cuda",))
-    found = {f"sample {index}": runner.run({"x": x[:1]}) for index in range(2)}
+    result = {f"sample {index}": runner.run({"x": x[:1]}) for index in range(2)}
     monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
-    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], [EMULATED], outputs=found))
+    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], [EMULATED], outputs=result))
     assert verify._library(of_cuda, kept).endswith("the CUDA library gives the recorded outputs on 2 golden samples")
-    found["sample 0"] = {"y": found["sample 0"]["y"] * 2}
+    result["sample 0"] = {"y": result["sample 0"]["y"] * 2}
     with pytest.raises(VerificationError, match="output 'y' of the CUDA library differs"):
         verify._library(of_cuda, kept)
 
@@ -194,15 +194,15 @@ def test_of_two_libraries_each_is_held_to_the_recorded_outputs(copy: Path, monke
     kept = Golden.read(copy / GOLDEN)
     of_library(copy, "cuda", {"by_run": False}, ("cpu", "cuda"))
     both = of_library(copy, "cpu", {"by_run": False}, ("cpu", "cuda"))
-    found = {f"sample {index}": dict(outputs) for index, outputs in enumerate(kept.outputs)}
+    result = {f"sample {index}": dict(outputs) for index, outputs in enumerate(kept.outputs)}
     both.native.return_value.run = Runner(copy / MODEL).run
     monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
-    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], ["avx2", EMULATED], outputs=found))
-    told = verify._library(both, kept)
-    assert "; the native library gives the recorded outputs on " in told
-    assert "; the CUDA library gives the recorded outputs on " in told
-    found["sample 0"]["y"] = found["sample 0"]["y"] * 2
+    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], ["avx2", EMULATED], outputs=result))
+    compared = verify._library(both, kept)
+    assert "; the native library gives the recorded outputs on " in compared
+    assert "; the CUDA library gives the recorded outputs on " in compared
+    result["sample 0"]["y"] = result["sample 0"]["y"] * 2
     with pytest.raises(VerificationError, match="output 'y' of the CUDA library differs"):
         verify._library(both, kept)
-    found.clear()
+    result.clear()
     assert verify._library(both, kept).endswith("; the CUDA library as a whole would take the emulator too long")

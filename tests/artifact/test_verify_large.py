@@ -39,10 +39,10 @@ def test_it_passes_without_being_unpacked(artifact: Artifact, monkeypatch: pytes
     opened = list[tuple[bool, bool]]()
 
     class Watched(Runner):
-        def __init__(self, model: Any, *others: Any, lean: bool = False, **given: Any) -> None:
+        def __init__(self, model: Any, *others: Any, lean: bool = False, **options: Any) -> None:
             if isinstance(model, onnx.ModelProto):
                 opened.append((has_references(model), lean))
-            super().__init__(model, *others, lean=lean, **given)
+            super().__init__(model, *others, lean=lean, **options)
 
     monkeypatch.setattr(verification, "unpack", None)  # would be called
     monkeypatch.setattr(verification, "Runner", Watched)

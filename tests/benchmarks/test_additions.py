@@ -57,6 +57,6 @@ def test_a_network_reads_rounded_numbers() -> None:
     params = {"x": QuantParams(Affine(3), 0.5, 3), "r": QuantParams(Affine(2), 0.4, 0)}
     other, x = weight(6, 5, seed=1), samples(6)
     made = additions.rounding(model, params, {"w": other})
-    (found,) = ort.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+    (result,) = ort.InferenceSession(made.SerializeToString()).run(None, {"x": x})
     hidden = params["r"].rounded(np.maximum(params["x"].rounded(x) @ other, 0))
-    np.testing.assert_allclose(found, hidden @ weight(5, 4), atol=1e-5)
+    np.testing.assert_allclose(result, hidden @ weight(5, 4), atol=1e-5)

@@ -17,18 +17,18 @@ TITLES = ["as they are", "reordered", "split", "scaled", "rotated"]
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[CanonicalModel, dict[str, Version]]:
-    given = decoder(True, tmp_path_factory.mktemp("decoder"), count=8, length=16)
-    return given, {version.title: version for version in versions(given)}
+    value = decoder(True, tmp_path_factory.mktemp("decoder"), count=8, length=16)
+    return value, {version.title: version for version in versions(value)}
 
 
 @pytest.mark.slow
 def test_every_rewrite_keeps_the_function_and_does_its_part(network: tuple[CanonicalModel, dict[str, Version]]) -> None:
-    given, found = network
-    assert list(found) == TITLES
-    assert [title for title in TITLES[1:] if not 0 < change(found[title], given, given.held_back) < 1e-5] == []
-    names = tensors(given.model)
+    value, result = network
+    assert list(result) == TITLES
+    assert [title for title in TITLES[1:] if not 0 < change(result[title], value, value.held_back) < 1e-5] == []
+    names = tensors(value.model)
     bars = {
-        title: {name: version.bars(names[name], given.tuning) for name in names} for title, version in found.items()
+        title: {name: version.bars(names[name], value.tuning) for name in names} for title, version in result.items()
     }
     for name in ("norm", "hidden"):
         assert uneven(bars["as they are"][name]) > 15
@@ -43,9 +43,9 @@ def test_every_rewrite_keeps_the_function_and_does_its_part(network: tuple[Canon
 
 @pytest.mark.slow
 def test_there_is_a_picture_of_each_tensor(network: tuple[CanonicalModel, dict[str, Version]], tmp_path: Path) -> None:
-    given, found = network
+    value, result = network
     shown = ["as they are", "split"]
-    pictures(given, [found[title] for title in shown], tmp_path / "pictures")
+    pictures(value, [result[title] for title in shown], tmp_path / "pictures")
     files = sorted((tmp_path / "pictures").iterdir())
     assert [path.name for path in files] == ["channels_hidden.svg", "channels_norm.svg"]
     for path in files:

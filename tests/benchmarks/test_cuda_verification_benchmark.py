@@ -26,7 +26,7 @@ CODES = {
 
 def artifact(folder: Path, verification: dict[str, Any]) -> Path:
     (folder / "cuda").mkdir()
-    told = {
+    record = {
         "kernels": 7,
         "steps": {"dense_mma": 5, "mean": 3},
         "bytes": 1_800_000,
@@ -36,14 +36,14 @@ def artifact(folder: Path, verification: dict[str, Any]) -> Path:
     }
     ptx = "".join(f".visible .entry {name}()\n{{\n {MULTIPLY} {MULTIPLY}\n}}\n" for name in CODES)
     (folder / "cuda" / "kernels.ptx.gz").write_bytes(gzip.compress(ptx.encode()))
-    (folder / "manifest.json").write_text(json.dumps({"targets": {"cuda": told}}))
+    (folder / "manifest.json").write_text(json.dumps({"targets": {"cuda": record}}))
     (folder / "cuda" / "kernels.json").write_text(json.dumps({"machine_code": CODES}))
     (folder / "run.json").write_text(json.dumps({"seconds": 12.5}))
     return folder
 
 
 def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
-    found = facts_of(
+    result = facts_of(
         artifact(
             tmp_path,
             {
@@ -54,7 +54,7 @@ def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
             },
         )
     )
-    assert found == {
+    assert result == {
         "kernels": 7,
         "on_tensor_cores": 5,
         "library_kb": 1800,
@@ -79,11 +79,11 @@ def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
     [({}, "kernel by kernel"), ({"a": 0.9, "b": 0.5}, "kernel by kernel, 2 of 8 calls cropped, to 50% at least")],
 )
 def test_large_networks_are_compared_kernel_by_kernel(cropped: dict[str, float], how: str, tmp_path: Path) -> None:
-    found = facts_of(artifact(tmp_path, {"integers_compared": 10, "reals_compared": 5, "cropped": cropped}))
-    assert (found["integers"], found["different"], found["how"]) == (10, 0, how)
+    result = facts_of(artifact(tmp_path, {"integers_compared": 10, "reals_compared": 5, "cropped": cropped}))
+    assert (result["integers"], result["different"], result["how"]) == (10, 0, how)
 
 
 def test_what_was_not_verified_is_told(tmp_path: Path) -> None:
-    found = facts_of(artifact(tmp_path, {"missing": "an instruction"}))
-    assert found["note"] == "not verified: an instruction"
-    assert "integers" not in found
+    result = facts_of(artifact(tmp_path, {"missing": "an instruction"}))
+    assert result["note"] == "not verified: an instruction"
+    assert "integers" not in result

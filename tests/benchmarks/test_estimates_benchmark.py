@@ -11,13 +11,13 @@ def stage(total: int | None, ended: float, *done: tuple[float, int]) -> Recorded
 
 def test_the_first_estimate_after_a_tenth_counts() -> None:
     """By then eight of ten steps are done."""
-    found = stage(10, 20.0, (1.0, 4), (4.0, 4), (20.0, 2)).estimate()
-    assert found == (pytest.approx(5.0), pytest.approx(4.0))
+    result = stage(10, 20.0, (1.0, 4), (4.0, 4), (20.0, 2)).estimate()
+    assert result == (pytest.approx(5.0), pytest.approx(4.0))
 
 
 def test_nothing_is_told_before_a_tenth_of_the_steps() -> None:
-    found = stage(100, 20.0, (3.0, 5), (8.0, 15), (20.0, 80)).estimate()
-    assert found == (pytest.approx(40.0), pytest.approx(8.0))
+    result = stage(100, 20.0, (3.0, 5), (8.0, 15), (20.0, 80)).estimate()
+    assert result == (pytest.approx(40.0), pytest.approx(8.0))
     assert stage(None, 20.0, (3.0, 5)).estimate() is None
     assert stage(5, 20.0).estimate() is None
 

@@ -19,8 +19,8 @@ def options() -> argparse.Namespace:
 def rows(
     options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch, *runs: tuple[Peak, Mapping[str, str]]
 ) -> list[dict[str, object]]:
-    given = iter(runs)
-    monkeypatch.setattr(executors, "compiled", lambda _options, _way: next(given))
+    value = iter(runs)
+    monkeypatch.setattr(executors, "compiled", lambda _options, _way: next(value))
     return executors.rows_of(options)
 
 

@@ -23,8 +23,8 @@ TABLE = re.compile(r"^\| (.+) \|$", re.MULTILINE)
 def cells(document: str, name: str) -> list[list[str]]:
     """The rows of a table between marks, read from the document alone."""
     text = (harness.ROOT / document).read_text(encoding="utf-8")
-    (found,) = (found for found in figures.MARKED.findall(text) if found[1] == name)
-    return [line.split(" | ") for line in TABLE.findall(found[2])][2:]
+    (result,) = (result for result in figures.MARKED.findall(text) if result[1] == name)
+    return [line.split(" | ") for line in TABLE.findall(result[2])][2:]
 
 
 def test_documents_say_what_was_measured() -> None:
@@ -73,10 +73,10 @@ def test_a_figure_in_a_sentence_that_was_changed_by_hand_is_found() -> None:
 
 def unheld(document: str, text: str) -> list[str]:
     """Figures of a page that follow from no data file."""
-    held = [found.span() for pattern in (figures.MARKED, NO_MEASUREMENT) for found in pattern.finditer(text)]
+    held = [result.span() for pattern in (figures.MARKED, NO_MEASUREMENT) for result in pattern.finditer(text)]
     held += [span for one in sentences.SENTENCES if one.document == document and (span := one.span(text))]
-    found = MEASUREMENT.finditer(text)
-    return [one[0] for one in found if not any(start <= one.start() and one.end() <= end for start, end in held)]
+    result = MEASUREMENT.finditer(text)
+    return [one[0] for one in result if not any(start <= one.start() and one.end() <= end for start, end in held)]
 
 
 @pytest.mark.parametrize("document", PAGES_OF_RESULTS)

@@ -27,8 +27,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FormatNetwork]
     onnx.save(proto(NETWORK, 18, **constants), path)
     data = samples(16, count=16)
     task = Task("small", path, lambda count: [{"x": x[None]} for x in data[:count]], lambda _: 0.0, "", 0.0, True)
-    with opened(task, 16) as found:
-        yield found
+    with opened(task, 16) as result:
+        yield result
 
 
 def test_a_frontier_has_what_nothing_beats() -> None:
@@ -47,30 +47,30 @@ def test_losses_follow_the_errors_by_a_power() -> None:
 
 def test_own_formats_are_on_their_own_line_or_below() -> None:
     rows = Rows.of(np.random.default_rng(0).standard_normal((16, 64), np.float32))
-    found = formats.compared([rows], PRODUCT, PRODUCT)
-    assert [row["format"] for row in found] == [form.name for form in PRODUCT]
-    assert max(row["more"] for row in found) == pytest.approx(0, abs=1e-9)
+    result = formats.compared([rows], PRODUCT, PRODUCT)
+    assert [row["format"] for row in result] == [form.name for form in PRODUCT]
+    assert max(row["more"] for row in result) == pytest.approx(0, abs=1e-9)
 
 
 def test_a_weight_is_rounded_in_its_own_order(network: FormatNetwork) -> None:
     int8 = next(form for form in PRODUCT if form.name == "int8")
     rounded = {each.name: network.rounded(each, int8) for each in network.weights}
-    for name, found in rounded.items():
+    for name, result in rounded.items():
         values = initial(network.observed.model, name)
-        assert np.abs(found - values).max() < 0.02 * np.abs(values).max()
+        assert np.abs(result - values).max() < 0.02 * np.abs(values).max()
     assert network.loss(rounded) < 1e-2
 
 
 def test_every_part_of_the_table(network: FormatNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "WHOLE", WHOLE[:1])
     monkeypatch.setattr(formats, "BUDGETS", {"18%": 5.76})
-    found = {"small": {part: made(network) for part, made in formats.PARTS.items()}}
-    lines = formats.table("losses", found, formats.SHOWN["losses"]).splitlines()
+    result = {"small": {part: made(network) for part, made in formats.PARTS.items()}}
+    lines = formats.table("losses", result, formats.SHOWN["losses"]).splitlines()
     assert lines[0] == "| format | bits | small loss | small times |"
     assert len(lines) == 2 + len(PRODUCT) + 1
-    by_name = {row["format"]: row for row in found["small"]["losses"]}
+    by_name = {row["format"]: row for row in result["small"]["losses"]}
     assert by_name["int8"]["loss"] < by_name["int4"]["loss"] < by_name["int2"]["loss"]
-    (row,) = found["small"]["choices"]
+    (row,) = result["small"]["choices"]
     assert row["predicted all"] <= row["predicted ptqc"] <= row["predicted even"]
-    noise = {row["format"]: row["dB"] for row in found["small"]["activations"]}
+    noise = {row["format"]: row["dB"] for row in result["small"]["activations"]}
     assert noise["bfloat16"] > noise["uint8"] > noise["FP8 E5M2"]

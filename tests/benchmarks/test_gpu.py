@@ -17,10 +17,10 @@ SMALL = ((8, 1), (16, 2))
 
 
 def test_the_network_is_resnet_50() -> None:
-    found = list(gpu_network.blocks())
-    assert len(found) * 3 + sum(block.stride > 1 for block in found) + 1 + 1 == 53  # and the fully connected one
-    assert [block.inputs for block in found[:4]] == [64, 256, 256, 256]
-    assert found[3].stride == 2
+    result = list(gpu_network.blocks())
+    assert len(result) * 3 + sum(block.stride > 1 for block in result) + 1 + 1 == 53  # and the fully connected one
+    assert [block.inputs for block in result[:4]] == [64, 256, 256, 256]
+    assert result[3].stride == 2
 
 
 def test_the_network_runs() -> None:
@@ -49,8 +49,8 @@ def test_a_prepared_folder_runs_in_the_emulator(tmp_path: Path) -> None:
     from ptqc.codegen.cuda.emulator import building
     from ptqc.codegen.cuda.toolkit import Toolkit
 
-    if told := building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'"):
-        pytest.skip(told)
+    if refusal := building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'"):
+        pytest.skip(refusal)
     folder, out = tmp_path / "gpu", tmp_path / "out.json"
     assert gpu.main(["prepare", str(folder), "--sides", "64", "--tiles", "2"]) == 0
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -102,17 +102,17 @@ def test_an_unknown_task_is_answered_with_the_known_ones() -> None:
 
 
 def test_equal_outputs_agree() -> None:
-    found = agreement.Agreement(has_classes=True)
+    result = agreement.Agreement(has_classes=True)
     scores = np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 0.0]], np.float32)
-    found.add([scores], [scores])
-    assert found.to_json() == {"predictions": 2, "top1_agreement": 1.0, "kl_nat": 0.0, "relative_error": 0.0}
+    result.add([scores], [scores])
+    assert result.to_json() == {"predictions": 2, "top1_agreement": 1.0, "kl_nat": 0.0, "relative_error": 0.0}
 
 
 def test_agreement_counts_predictions_and_divergence() -> None:
-    found = agreement.Agreement(has_classes=True)
+    actual = agreement.Agreement(has_classes=True)
     real, other = np.array([[0.75, 0.25]], np.float32), np.array([[0.25, 0.75]], np.float32)
-    found.add([real], [other])
-    result = found.to_json()
+    actual.add([real], [other])
+    result = actual.to_json()
     assert result["top1_agreement"] == 0
     assert result["kl_nat"] == pytest.approx(0.5 * np.log(3))
     assert result["relative_error"] == pytest.approx(np.sqrt(2 * 0.5**2 / (0.75**2 + 0.25**2)))
@@ -130,10 +130,10 @@ def test_class_scores_ignore_empty_image_axes() -> None:
 
 
 def test_comparing_hands_on_the_tested_model_outputs() -> None:
-    found = agreement.Agreement(has_classes=False)
-    run = agreement.compared(lambda feeds: [feeds["x"]], lambda feeds: [feeds["x"] * 1.5], found)
+    result = agreement.Agreement(has_classes=False)
+    run = agreement.compared(lambda feeds: [feeds["x"]], lambda feeds: [feeds["x"] * 1.5], result)
     assert run({"x": np.ones(4, np.float32)})[0].tolist() == [1.5] * 4
-    assert found.to_json()["relative_error"] == pytest.approx(0.5)
+    assert result.to_json()["relative_error"] == pytest.approx(0.5)
 
 
 def test_infeasible_names_the_largest_blockers() -> None:
@@ -185,8 +185,8 @@ def test_verdict_names_what_changed() -> None:
 def test_difference_is_zero_only_for_equal_outputs() -> None:
     wanted = {"y": np.array([3.0, 4.0], np.float32)}
     assert compat.difference(wanted, wanted) == {"relative_difference": 0, "largest_difference": 0}
-    found = compat.difference(wanted, {"y": np.array([3.0, 5.0], np.float32)})
-    assert found == {"relative_difference": pytest.approx(0.2), "largest_difference": 1}
+    result = compat.difference(wanted, {"y": np.array([3.0, 5.0], np.float32)})
+    assert result == {"relative_difference": pytest.approx(0.2), "largest_difference": 1}
 
 
 def test_an_onnx_file_is_a_task_without_data() -> None:

@@ -21,42 +21,42 @@ def test_processes_add_up() -> None:
     code = "import subprocess, sys, time\nheld = bytearray(b'1') * (60 << 20)\n"
     child = code + "time.sleep(0.6)"
     command = [sys.executable, "-c", code + f"subprocess.run([sys.executable, '-c', {child!r}])"]
-    found = peak_memory.measure(command, every=0.02)
-    assert found.code == 0
-    assert found.processes == 2
-    assert 120 < found.peak_mb < 180
+    result = peak_memory.measure(command, every=0.02)
+    assert result.code == 0
+    assert result.processes == 2
+    assert 120 < result.peak_mb < 180
 
 
 def test_pages_of_files_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(80 << 20))
-    found = peak_memory.measure([sys.executable, "-c", FILE, str(tmp_path / "data")], every=0.02)
-    assert found.code == 0
-    assert 1 < found.peak_mb < 40
+    result = peak_memory.measure([sys.executable, "-c", FILE, str(tmp_path / "data")], every=0.02)
+    assert result.code == 0
+    assert 1 < result.peak_mb < 40
 
 
 def test_what_takes_too_long_is_stopped() -> None:
-    found = peak_memory.measure([sys.executable, "-c", "import time; time.sleep(60)"], every=0.02, limit=0.3)
-    assert found.code == peak_memory.TIMED_OUT
-    assert found.seconds < 5
+    result = peak_memory.measure([sys.executable, "-c", "import time; time.sleep(60)"], every=0.02, limit=0.3)
+    assert result.code == peak_memory.TIMED_OUT
+    assert result.seconds < 5
 
 
 def test_seconds_of_a_processor_are_those_of_all_processes() -> None:
     """Also of those that ended; waiting is none."""
     busy = "import time\nwhile time.process_time() < 0.3: pass\n"
     code = f"import subprocess, sys, time\nfor _ in range(2): subprocess.run([sys.executable, '-c', {busy!r}])\n"
-    found = peak_memory.measure([sys.executable, "-c", code + "time.sleep(0.3)"], every=0.02)
-    assert 0.5 < found.processor < 1.2
-    assert found.processor < found.seconds
+    result = peak_memory.measure([sys.executable, "-c", code + "time.sleep(0.3)"], every=0.02)
+    assert 0.5 < result.processor < 1.2
+    assert result.processor < result.seconds
 
 
 def test_each_line_of_progress_has_the_peak_before_it(capsys: pytest.CaptureFixture[str]) -> None:
     code = "import sys, time\nprint('begun', file=sys.stderr, flush=True)\nheld = bytearray(b'1') * (60 << 20)\n"
     code += "time.sleep(0.5)\ndel held\nprint('held', file=sys.stderr, flush=True)\ntime.sleep(0.3)\n"
     code += "print('done', file=sys.stderr, flush=True)\n"
-    found = peak_memory.measure([sys.executable, "-c", code], every=0.02, phases=True)
-    assert [line for line, *_ in found.phases] == ["begun", "held", "done"]
-    assert found.phases[1][3] > 60 > found.phases[2][3]
-    assert 0 < found.phases[0][1] < found.phases[1][1] < found.phases[2][1]
+    result = peak_memory.measure([sys.executable, "-c", code], every=0.02, phases=True)
+    assert [line for line, *_ in result.phases] == ["begun", "held", "done"]
+    assert result.phases[1][3] > 60 > result.phases[2][3]
+    assert 0 < result.phases[0][1] < result.phases[1][1] < result.phases[2][1]
     assert "MiB  held" in capsys.readouterr().err
 
 

@@ -37,16 +37,16 @@ def setting(folder: Path) -> peers.Setting:
 def test_a_recipe_gets_the_samples_in_their_order(tmp_path: Path) -> None:
     samples = [{"a:b": np.full((1, length), length), "c": np.zeros(1)} for length in range(12, 0, -1)]
     write_npz(tmp_path / "samples.npz", peers.pack(samples))
-    found = recipe.read_samples(tmp_path / "samples.npz")
-    assert [feeds["a:b"].shape for feeds in found] == [feeds["a:b"].shape for feeds in samples]
-    assert [feeds["a:b"][0, 0] for feeds in found] == list(range(12, 0, -1))
+    result = recipe.read_samples(tmp_path / "samples.npz")
+    assert [feeds["a:b"].shape for feeds in result] == [feeds["a:b"].shape for feeds in samples]
+    assert [feeds["a:b"][0, 0] for feeds in result] == list(range(12, 0, -1))
 
 
 def test_batches_hold_every_sample_once() -> None:
     samples = [{"x": np.full((1, 2), value)} for value in range(5)]
-    found = recipe.batches(samples, 2)
-    assert [len(feeds["x"]) for feeds in found] == [2, 2, 1]
-    assert np.concatenate([feeds["x"] for feeds in found])[:, 0].tolist() == [0, 1, 2, 3, 4]
+    result = recipe.batches(samples, 2)
+    assert [len(feeds["x"]) for feeds in result] == [2, 2, 1]
+    assert np.concatenate([feeds["x"] for feeds in result])[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_effort_is_a_share_of_the_recommended_steps() -> None:

@@ -67,19 +67,19 @@ def trace_of(matrices: tuple[Matrix, ...]) -> Trace:
 
 
 def test_costs_are_found_again() -> None:
-    found = costs_of([trace_of(MATRICES)], [replace(trace_of(MATRICES), units=[])])
-    assert found.solve[64] == pytest.approx(COSTS.solve[64])
-    assert found.spread == 0
+    result = costs_of([trace_of(MATRICES)], [replace(trace_of(MATRICES), units=[])])
+    assert result.solve[64] == pytest.approx(COSTS.solve[64])
+    assert result.spread == 0
     for name in ("make", "observe", "keep", "before", "behind", "measure", "reconstruct"):
-        assert getattr(found, name) == pytest.approx(getattr(COSTS, name)), name
+        assert getattr(result, name) == pytest.approx(getattr(COSTS, name)), name
 
 
 def test_a_trace_that_took_what_costs_say_is_simulated_as_it_was() -> None:
     trace = trace_of(MATRICES)
     job = job_of(matrices_of(trace), COSTS, DATA, 1, is_sent=False)
-    found = simulate(job, Cluster(1, makes_alone=False))
-    assert found.seconds == pytest.approx(trace.processor)
-    assert found.solving == pytest.approx(measured_solving(trace, 1))
+    result = simulate(job, Cluster(1, makes_alone=False))
+    assert result.seconds == pytest.approx(trace.processor)
+    assert result.solving == pytest.approx(measured_solving(trace, 1))
 
 
 def test_what_is_measured_is_the_thread_that_did_most() -> None:
@@ -148,11 +148,11 @@ def test_a_compile_is_traced(tmp_path: Path) -> None:
     random_llama.write(shape, tmp_path / "model.onnx")
     np.savez(tmp_path / "data.npz", tokens=random_llama.samples(shape, 4, 8))
     out = tmp_path / "trace.json"
-    given: dict[str, Any] = {"bits": (4,), "activations": "float", "observer": "minmax"}
-    trace_compile(tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path, "20bit", "threads", 2, out, **given)
-    (found,) = scale._read_traces([out])
-    assert found.is_whole
-    assert found.numbers >= sum(unit.size for unit in found.units) >= shape.parameters
-    assert {unit.number for unit in found.units} == set(range(len(found.units)))
-    assert sum(each.make + each.solve for each in found.units) < found.stage(SOLVING).processor
-    assert 0 < found.stage(SOLVING).before < found.processor
+    options: dict[str, Any] = {"bits": (4,), "activations": "float", "observer": "minmax"}
+    trace_compile(tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path, "20bit", "threads", 2, out, **options)
+    (result,) = scale._read_traces([out])
+    assert result.is_whole
+    assert result.numbers >= sum(unit.size for unit in result.units) >= shape.parameters
+    assert {unit.number for unit in result.units} == set(range(len(result.units)))
+    assert sum(each.make + each.solve for each in result.units) < result.stage(SOLVING).processor
+    assert 0 < result.stage(SOLVING).before < result.processor

@@ -17,10 +17,10 @@ def even(count: int, make: float = 0.0) -> Block:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7, 12, 40])
 def test_equal_units_take_turns(workers: int) -> None:
-    found = simulate(job(even(12), before=5, after=2), Cluster(workers))
-    assert found.solving == math.ceil(12 / workers)
-    assert found.seconds == 7 + found.solving
-    assert found.busy == pytest.approx(12 / (workers * found.solving))
+    result = simulate(job(even(12), before=5, after=2), Cluster(workers))
+    assert result.solving == math.ceil(12 / workers)
+    assert result.seconds == 7 + result.solving
+    assert result.busy == pytest.approx(12 / (workers * result.solving))
 
 
 def test_units_go_to_whoever_is_free_in_their_order() -> None:
@@ -71,9 +71,9 @@ def test_stragglers_keep_the_mean_and_hold_up_their_block() -> None:
 def test_lost_workers_cost_what_renewal_theory_says() -> None:
     """A unit of 1 s on workers that live L s on average, the next one r s later: (L + r)(exp(1 / L) - 1) s."""
     lifetime, repair = 2.0, 0.5
-    found = simulate(job(even(20_000)), Cluster(1, lifetime=lifetime, repair=repair))
-    assert found.solving / 20_000 == pytest.approx((lifetime + repair) * math.expm1(1 / lifetime), rel=0.02)
-    assert found.lost / 20_000 == pytest.approx(math.expm1(1 / lifetime), rel=0.03)
+    result = simulate(job(even(20_000)), Cluster(1, lifetime=lifetime, repair=repair))
+    assert result.solving / 20_000 == pytest.approx((lifetime + repair) * math.expm1(1 / lifetime), rel=0.02)
+    assert result.lost / 20_000 == pytest.approx(math.expm1(1 / lifetime), rel=0.03)
 
 
 def test_a_seed_gives_the_same_again() -> None:

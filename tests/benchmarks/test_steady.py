@@ -13,15 +13,15 @@ def told(ratio: float, low: float, high: float) -> Speed:
 
 
 @pytest.mark.parametrize(
-    ("found", "truth", "wrong", "unsaid"),
+    ("result", "truth", "wrong", "unsaid"),
     [
         ([told(1.2, 1.1, 1.3), told(1.4, 0.9, 2.0)], 1.2, 0, 1),
         ([told(1.2, 1.1, 1.3), told(0.8, 0.7, 1.1)], 0.9, 1, 1),
         ([told(0.8, 0.7, 0.9)], 1.1, 1, 0),
     ],
 )
-def test_an_interval_on_the_other_side_is_wrong(found: list[Speed], truth: float, wrong: int, unsaid: int) -> None:
-    row = steady.judged(found, truth)
+def test_an_interval_on_the_other_side_is_wrong(result: list[Speed], truth: float, wrong: int, unsaid: int) -> None:
+    row = steady.judged(result, truth)
     assert (row["wrong"], row["unsaid"]) == (wrong, unsaid)
 
 

@@ -17,11 +17,11 @@ def one_hot(classes: Sequence[int]) -> list[list[np.ndarray]]:
 
 def test_the_error_of_a_mean_is_the_usual_one_of_differences_of_samples() -> None:
     labels = np.array([0, 1, 2, 0, 1, 2])
-    found = scores._accuracy(labels, [], one_hot([0, 1, 2, 0, 0, 2]))
+    result = scores._accuracy(labels, [], one_hot([0, 1, 2, 0, 0, 2]))
     base = scores._accuracy(labels, [], one_hot([0, 1, 2, 2, 1, 0]))
-    above, error = scores.difference(found, base)
+    above, error = scores.difference(result, base)
     each = 100 * np.array([0, 0, 0, 1, -1, 1])
-    assert found[0] == pytest.approx(500 / 6)
+    assert result[0] == pytest.approx(500 / 6)
     assert above == pytest.approx(each.mean())
     assert error == pytest.approx(each.std(ddof=1) / np.sqrt(len(each)))
 
@@ -53,12 +53,12 @@ def test_samples_are_spread_and_sentences_come_in_pairs() -> None:
 @pytest.mark.parametrize("name", ["mlperftiny_kws_dscnn", "mlperftiny_vww_mbv1_025_96"])
 def test_all_samples_score_what_the_task_says(name: str) -> None:
     """So the labels are those of the samples."""
-    given = tasks.chosen(name)[0]
-    feeds, score = runtimes.evaluation_samples(given, 10**6)
+    value = tasks.chosen(name)[0]
+    feeds, score = runtimes.evaluation_samples(value, 10**6)
     assert score is not None
-    run = harness.open_model(given.path)
-    found = score(feeds, [run(sample) for sample in feeds])
-    assert found[0] == pytest.approx(given.score(run))
+    run = harness.open_model(value.path)
+    result = score(feeds, [run(sample) for sample in feeds])
+    assert result[0] == pytest.approx(value.score(run))
 
 
 def test_padded_samples_have_one_length() -> None:
@@ -68,7 +68,7 @@ def test_padded_samples_have_one_length() -> None:
     def score(run: harness.Run) -> float:
         return float(sum(run(sample)[0].shape[-1] for sample in samples(2)))
 
-    given = tasks.Task("a", Path("none.onnx"), samples, score, "", 0.0, True)
-    filled = tasks.padded(given, 4)
+    value = tasks.Task("a", Path("none.onnx"), samples, score, "", 0.0, True)
+    filled = tasks.padded(value, 4)
     assert [sample["ids"].tolist() for sample in filled.calibration(2)] == [[[5, 7, 0, 0]], [[3, 0, 0, 0]]]
     assert filled.score(lambda sample: [sample["ids"]]) == 8

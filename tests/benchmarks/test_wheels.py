@@ -31,5 +31,5 @@ def test_the_wheel_alone_compiles_runs_and_verifies(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["of_limit"] <= 1
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["of_limit"] <= 1

@@ -80,19 +80,19 @@ def test_an_unknown_model_is_named() -> None:
 # -- judges
 
 
-def one(kind: str, real: np.ndarray, found: np.ndarray) -> Judgement:
+def one(kind: str, real: np.ndarray, result: np.ndarray) -> Judgement:
     """The one judgement of one output in one sample."""
-    (judgement,) = judge([kind], ["y"], [[real]], [[found]])
+    (judgement,) = judge([kind], ["y"], [[real]], [[result]])
     return judgement
 
 
 def test_classes_are_compared_along_their_axis() -> None:
     real = np.zeros((2, 3, 50))
     real[:, 1] = 1
-    found = real.copy()
-    found[0, :, 0] = (2, 1, 0)
-    assert one("classes:1", real, found) == Judgement("y", "classes", 0.99)
-    assert one("classes:1", real, found).agrees
+    result = real.copy()
+    result[0, :, 0] = (2, 1, 0)
+    assert one("classes:1", real, result) == Judgement("y", "classes", 0.99)
+    assert one("classes:1", real, result).agrees
     assert not one("classes:1", real, np.roll(real, 1, 1)).agrees
 
 
@@ -112,9 +112,9 @@ def test_what_is_not_a_number_never_agrees() -> None:
 def test_boxes_do_not_drown_class_scores() -> None:
     rng = np.random.default_rng(0)
     real = np.concatenate([rng.uniform(0, 300, (1, 4, 100)), rng.uniform(0, 1, (1, 6, 100))], 1)
-    found = real.copy()
-    found[:, 4:] = 0.5
-    boxes, scores = judge(["yolo:1"], ["out"], [[real]], [[found]])
+    result = real.copy()
+    result[:, 4:] = 0.5
+    boxes, scores = judge(["yolo:1"], ["out"], [[real]], [[result]])
     assert boxes.agrees
     assert not scores.agrees
     assert (boxes.output, scores.output) == ("out boxes", "out classes")
@@ -122,9 +122,10 @@ def test_boxes_do_not_drown_class_scores() -> None:
 
 def test_a_pitch_counts_where_the_float_model_is_sure() -> None:
     pitch, sure = np.array([[440.0, 440.0, 100.0]]), np.array([[0.9, 0.8, 0.1]])
-    found = np.array([[440.0 * 2 ** (40 / 1200), 440.0 * 2 ** (60 / 1200), 900.0]])
+    result = np.array([[440.0 * 2 ** (40 / 1200), 440.0 * 2 ** (60 / 1200), 900.0]])
     figures = [
-        judgement.figure for judgement in judge(["pitch:1", "values"], ["f", "c"], [[pitch], [sure]], [[found], [sure]])
+        judgement.figure
+        for judgement in judge(["pitch:1", "values"], ["f", "c"], [[pitch], [sure]], [[result], [sure]])
     ]
     assert figures[0] == 0.5
     assert figures[1] > 100
@@ -140,8 +141,8 @@ def test_the_other_kinds_on_known_answers() -> None:
 
 
 def test_samples_of_different_sizes_count_by_their_elements() -> None:
-    real, found = [np.zeros((1, 3)), np.zeros((1, 1))], [np.zeros((1, 3)), np.ones((1, 1))]
-    (judgement,) = judge(["binary"], ["y"], [real], [found])
+    real, result = [np.zeros((1, 3)), np.zeros((1, 1))], [np.zeros((1, 3)), np.ones((1, 1))]
+    (judgement,) = judge(["binary"], ["y"], [real], [result])
     assert judgement.figure == 0.75
 
 
@@ -204,16 +205,16 @@ def test_the_remedy_of_a_refusal_is_tried(
     folder.mkdir(parents=True)
     for name in ("built", "model.onnx", stored):
         (folder / name).write_text(budget)
-    given: list[tuple[str, str]] = []
+    values: list[tuple[str, str]] = []
 
     def attempt(_model: Model, path: Path, _out: Path, arguments: argparse.Namespace) -> wild.Row:
-        given.append((path.name, arguments.budget))
-        return {"verdict": wild.REFUSED if len(given) == 1 else wild.AGREES}
+        values.append((path.name, arguments.budget))
+        return {"verdict": wild.REFUSED if len(values) == 1 else wild.AGREES}
 
     monkeypatch.setattr(wild, "attempt", attempt)
     row = wild.compile_row(MODELS[0], argparse.Namespace(work=tmp_path, budget="25%"))
     assert (row["verdict"], row["remedy"]) == (wild.REFUSED, wild.AGREES)
-    assert given == [("model.onnx", "25%"), (wild.REMEDIED if stored == wild.REMEDIED else "model.onnx", budget)]
+    assert values == [("model.onnx", "25%"), (wild.REMEDIED if stored == wild.REMEDIED else "model.onnx", budget)]
 
 
 def test_a_family_with_too_few_is_marked() -> None:
@@ -258,6 +259,6 @@ def test_pictures_come_with_the_options_that_prepare_them(common: ModuleType, tm
     common.save(common.Data(pictures, [{"x": np.zeros(1)}], "50%"), tmp_path)
     assert (tmp_path / wild.BUDGET).read_text() == "50%"
     assert len(list((tmp_path / "calibration").glob("*.png"))) == 2
-    given = wild.command(tmp_path / "model.onnx", tmp_path / "out", argparse.Namespace(budget="25%"))
-    assert given[given.index("--scale") + 1] == "1"
-    assert given[given.index("--budget") + 1] == "25%"
+    value = wild.command(tmp_path / "model.onnx", tmp_path / "out", argparse.Namespace(budget="25%"))
+    assert value[value.index("--scale") + 1] == "1"
+    assert value[value.index("--budget") + 1] == "25%"

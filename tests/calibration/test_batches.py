@@ -75,10 +75,10 @@ def test_rows_are_samples(batch: str, way: str, tmp_path: Path) -> None:
     if batch == "2" and way == "no batches":
         pytest.skip("a batch of two has two rows")
     (tmp_path / "files").mkdir()
-    found = collected(layer(batch), WAYS[way](tmp_path / "files"), tmp_path)
+    result = collected(layer(batch), WAYS[way](tmp_path / "files"), tmp_path)
     each = 1 if batch == "N" else int(batch)
-    np.testing.assert_array_equal([sample["x"] for sample in found], ROWS.reshape(-1, each, 8))
-    assert [record.number for record in found.records] == list(range(48 // each))
+    np.testing.assert_array_equal([sample["x"] for sample in result], ROWS.reshape(-1, each, 8))
+    assert [record.number for record in result.records] == list(range(48 // each))
 
 
 def test_only_as_many_as_are_wanted_are_read(tmp_path: Path) -> None:
@@ -102,28 +102,28 @@ def test_only_as_many_as_are_wanted_are_read(tmp_path: Path) -> None:
 def test_rows_that_depend_on_each_other_stay_together(graph: str, tmp_path: Path) -> None:
     model = parse(graph, axis=np.array([0]))
     more = {"z": ROWS[:3]} if "float[M,8] z" in graph else {}
-    found = collected(model, [{"x": part, **more} for part in np.split(ROWS, 3)], tmp_path)
-    assert [sample["x"].shape for sample in found] == [(16, 8)] * 3
+    result = collected(model, [{"x": part, **more} for part in np.split(ROWS, 3)], tmp_path)
+    assert [sample["x"].shape for sample in result] == [(16, 8)] * 3
 
 
 def test_lengths_say_what_a_sample_is(tmp_path: Path) -> None:
-    found = collected(layer("N"), {"x": ROWS, "x.lengths": np.array([40, 8])}, tmp_path)
-    assert [sample["x"].shape for sample in found] == [(40, 8), (8, 8)]
+    result = collected(layer("N"), {"x": ROWS, "x.lengths": np.array([40, 8])}, tmp_path)
+    assert [sample["x"].shape for sample in result] == [(40, 8), (8, 8)]
 
 
 X, SCALE = InputSpec("x", np.dtype(np.float32), (2, 8)), InputSpec("scale", np.dtype(np.float32), ())
 
 
 def test_what_has_no_batch_belongs_to_every_sample() -> None:
-    found = parts_of({"x": ROWS[:6], "scale": np.float32(3)}, [X, SCALE])
-    np.testing.assert_array_equal([part["x"] for part in found], ROWS[:6].reshape(3, 2, 8))
-    assert [part["scale"] for part in found] == [3, 3, 3]
+    result = parts_of({"x": ROWS[:6], "scale": np.float32(3)}, [X, SCALE])
+    np.testing.assert_array_equal([part["x"] for part in result], ROWS[:6].reshape(3, 2, 8))
+    assert [part["scale"] for part in result] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 8), (6, 8)])
 def test_samples_may_be_stacked_or_joined(shape: tuple[int, ...]) -> None:
-    found = parts_of({"x": ROWS[:6].reshape(shape)}, [X])
-    np.testing.assert_array_equal([part["x"] for part in found], ROWS[:6].reshape(3, 2, 8))
+    result = parts_of({"x": ROWS[:6].reshape(shape)}, [X])
+    np.testing.assert_array_equal([part["x"] for part in result], ROWS[:6].reshape(3, 2, 8))
 
 
 def test_an_incomplete_batch_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_loader_with_classes_is_scored(tmp_path: Path) -> None:
     ir.save(layer("N"), path)
     labels = (ROWS @ LAYER).argmax(1)
     labels[:12] = (labels[:12] + 1) % 4
-    found = ptqc.evaluate(path, metric="top-1", data=of_loader(20, torch.from_numpy(labels)))
-    assert (found.cases, found.models[0].score.value) == (48, 75)
+    result = ptqc.evaluate(path, metric="top-1", data=of_loader(20, torch.from_numpy(labels)))
+    assert (result.cases, result.models[0].score.value) == (48, 75)
 
 
 def test_a_loader_gives_the_file_that_its_rows_give(tmp_path: Path) -> None:

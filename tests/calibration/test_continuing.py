@@ -52,26 +52,26 @@ def samples_of(model: ir.Model, count: int = 8) -> list[Feeds]:
 
 
 def made(model: ir.Model, samples: list[Feeds]) -> list[Feeds]:
-    found = continued(model, samples)
-    assert found is not None
-    return list(found)
+    result = continued(model, samples)
+    assert result is not None
+    return list(result)
 
 
 def test_half_of_a_text_or_its_last_token_goes_on_from_a_cache() -> None:
-    found = made(decoder(), samples_of(decoder()))
-    assert [feeds["ids"].shape[1] for feeds in found] == [32, 16, 32, 1, 32, 16, 32, 1]
-    assert [feeds["past_key"].shape[2] for feeds in found] == [0, 16, 0, 31, 0, 16, 0, 31]
-    assert {feeds["attention_mask"].shape[1] for feeds in found} == {TOKENS}
-    assert found[1]["position_ids"].tolist() == [list(range(16, 32))]
+    result = made(decoder(), samples_of(decoder()))
+    assert [feeds["ids"].shape[1] for feeds in result] == [32, 16, 32, 1, 32, 16, 32, 1]
+    assert [feeds["past_key"].shape[2] for feeds in result] == [0, 16, 0, 31, 0, 16, 0, 31]
+    assert {feeds["attention_mask"].shape[1] for feeds in result} == {TOKENS}
+    assert result[1]["position_ids"].tolist() == [list(range(16, 32))]
 
 
 def test_what_the_rest_gives_is_what_the_whole_text_gives() -> None:
     model, samples = decoder(), samples_of(decoder())
     runner = Runner(model)
     for whole, part in zip(samples, made(model, samples), strict=True):
-        wanted, found = runner.run(whole), runner.run(part)
-        np.testing.assert_allclose(wanted["y"][:, :, -part["ids"].shape[1] :], found["y"], rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(wanted["present_key"], found["present_key"])
+        wanted, result = runner.run(whole), runner.run(part)
+        np.testing.assert_allclose(wanted["y"][:, :, -part["ids"].shape[1] :], result["y"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(wanted["present_key"], result["present_key"])
 
 
 def test_the_model_takes_them(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_flag_says_whether_the_cache_is_read() -> None:
     assert input_specs(model)[0].rows == ROWS
     samples = samples_of(model)
     assert not any(feeds["use_cache_branch"].any() for feeds in samples)
-    found = made(model, samples)
-    assert [bool(feeds["use_cache_branch"][0]) for feeds in found] == [False, True] * 4
-    assert [feeds["past_key"].shape[2] for feeds in found[:4]] == [0, 16, 0, 31]
+    result = made(model, samples)
+    assert [bool(feeds["use_cache_branch"][0]) for feeds in result] == [False, True] * 4
+    assert [feeds["past_key"].shape[2] for feeds in result[:4]] == [0, 16, 0, 31]
 
 
 def test_a_padded_text_stays_whole() -> None:

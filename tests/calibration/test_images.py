@@ -155,8 +155,8 @@ def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path):
 def test_other_modes_are_converted(tmp_path, mode):
     image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
-    given: dict[str, Any] = {"transparency": b"\x80"} if mode == "P" else {}
-    image.save(path, **given)
+    options: dict[str, Any] = {"transparency": b"\x80"} if mode == "P" else {}
+    image.save(path, **options)
     assert (Preprocessing().load(path, RAW) == 255).all()
 
 

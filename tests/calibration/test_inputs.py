@@ -135,7 +135,7 @@ def test_values_that_are_not_finite_are_counted(bad):
 
 
 @pytest.mark.parametrize(
-    ("given", "declared"),
+    ("value", "declared"),
     [
         ("float64", "float32"),
         ("float32", "float16"),
@@ -145,9 +145,9 @@ def test_values_that_are_not_finite_are_counted(bad):
         (">i8", "int64"),
     ],
 )
-def test_dtypes_that_are_converted(given, declared):
+def test_dtypes_that_are_converted(value, declared):
     spec = InputSpec("x", np.dtype(declared), (3,))
-    array = np.array([1, 2, 3]).astype(given)
+    array = np.array([1, 2, 3]).astype(value)
     converted = conform({"x": array}, [spec], 0)["x"]
     assert converted.dtype == np.dtype(declared)
     assert converted.dtype.isnative
@@ -155,12 +155,12 @@ def test_dtypes_that_are_converted(given, declared):
 
 
 @pytest.mark.parametrize(
-    ("given", "declared"),
+    ("value", "declared"),
     [("int32", "int64"), ("float32", "float64"), ("uint8", "float32"), ("bool", "uint8"), ("float16", "float32")],
 )
-def test_other_dtypes_are_refused_by_name(given, declared):
+def test_other_dtypes_are_refused_by_name(value, declared):
     spec = InputSpec("x", np.dtype(declared), (3,))
-    assert f"has dtype {given}, expected {declared}" in refusal({"x": np.zeros(3, given)}, spec)
+    assert f"has dtype {value}, expected {declared}" in refusal({"x": np.zeros(3, value)}, spec)
 
 
 def test_a_value_too_large_for_float16_is_reported():
@@ -178,20 +178,20 @@ def test_what_is_no_array_is_refused(value):
     assert refusal({"x": value}, IMAGE).startswith("samples[37], input 'x': ")
 
 
-@pytest.mark.parametrize("given", [["a", "ünlü"], np.array(["a", "ünlü"], object), np.array([["a"], ["ünlü"]]).T[0]])
-def test_strings_have_room_for_the_longest(given):
-    found = conform({"x": given}, [InputSpec("x", TEXT, (None,))], 0)["x"]
-    assert found.dtype.str in ("<U1", "<U4")
-    assert found.tolist() == np.asarray(given).tolist()
+@pytest.mark.parametrize("value", [["a", "ünlü"], np.array(["a", "ünlü"], object), np.array([["a"], ["ünlü"]]).T[0]])
+def test_strings_have_room_for_the_longest(value):
+    result = conform({"x": value}, [InputSpec("x", TEXT, (None,))], 0)["x"]
+    assert result.dtype.str in ("<U1", "<U4")
+    assert result.tolist() == np.asarray(value).tolist()
 
 
 def test_an_empty_string_has_bytes_too():
     assert conform({"x": [""]}, [InputSpec("x", TEXT, (1,))], 0)["x"].dtype.itemsize == 4
 
 
-@pytest.mark.parametrize("given", [[1, 2], [b"a"], np.array(["a", 1], object)])
-def test_what_is_no_string_is_refused(given):
-    assert "expected an array of str" in refusal({"x": given}, InputSpec("x", TEXT, (None,)))
+@pytest.mark.parametrize("value", [[1, 2], [b"a"], np.array(["a", 1], object)])
+def test_what_is_no_string_is_refused(value):
+    assert "expected an array of str" in refusal({"x": value}, InputSpec("x", TEXT, (None,)))
 
 
 def test_scalars_keep_rank_zero():

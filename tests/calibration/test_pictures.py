@@ -13,11 +13,11 @@ def draw(count: int, channels: int = 3, size: tuple[int, int] = (64, 64), seed: 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, (49, 10)), (3, (32, 32)), (3, (1, 7)), (1, (1, 1))])
 def test_any_size_gives_pixels_from_0_to_1(channels: int, size: tuple[int, int]) -> None:
-    found = draw(4, channels, size)
-    assert found.shape == (4, channels, *size)
-    assert found.dtype == np.float32
-    assert found.min() >= 0
-    assert found.max() <= 1
+    result = draw(4, channels, size)
+    assert result.shape == (4, channels, *size)
+    assert result.dtype == np.float32
+    assert result.min() >= 0
+    assert result.max() <= 1
 
 
 def test_the_same_generator_gives_the_same_pictures() -> None:
@@ -26,9 +26,9 @@ def test_the_same_generator_gives_the_same_pictures() -> None:
 
 
 def test_mean_and_spread_are_those_of_photographs() -> None:
-    found = draw(200)
-    assert abs(found.mean() - MEAN) < 0.05
-    assert abs(found.std() - STD) < 0.05
+    result = draw(200)
+    assert abs(result.mean() - MEAN) < 0.05
+    assert abs(result.std() - STD) < 0.05
 
 
 def test_amplitudes_fall_as_one_over_the_frequency() -> None:
@@ -41,13 +41,13 @@ def test_amplitudes_fall_as_one_over_the_frequency() -> None:
 
 
 def test_channels_and_neighbours_vary_together() -> None:
-    found = draw(60)
-    between_channels = np.corrcoef(found.transpose(1, 0, 2, 3).reshape(3, -1))
+    result = draw(60)
+    between_channels = np.corrcoef(result.transpose(1, 0, 2, 3).reshape(3, -1))
     assert between_channels.min() > 0.6
-    assert np.corrcoef(found[..., 1:].ravel(), found[..., :-1].ravel())[0, 1] > 0.8
+    assert np.corrcoef(result[..., 1:].ravel(), result[..., :-1].ravel())[0, 1] > 0.8
 
 
 def test_pictures_differ_in_brightness_and_contrast() -> None:
-    found = draw(100)
-    assert found.mean((1, 2, 3)).std() > 0.08
-    assert found.std((1, 2, 3)).std() > 0.03
+    result = draw(100)
+    assert result.mean((1, 2, 3)).std() > 0.08
+    assert result.std((1, 2, 3)).std() > 0.03

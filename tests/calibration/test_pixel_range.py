@@ -34,25 +34,25 @@ def stated(body: str, kind: str = "float[N,3,8,8]", /, **constants: np.ndarray) 
     ids=["fractions", "bytes", "to -1..1", "scaled first", "mean only", "scale only", "undone"],
 )
 def test_a_normalization_tells_the_range(body: str, constants: dict[str, np.ndarray], low: float, high: float) -> None:
-    found = stated(body, **constants)
-    assert found is not None
-    np.testing.assert_allclose(found.low, low, atol=1e-6)
-    np.testing.assert_allclose(found.high, high, atol=1e-6)
+    result = stated(body, **constants)
+    assert result is not None
+    np.testing.assert_allclose(result.low, low, atol=1e-6)
+    np.testing.assert_allclose(result.high, high, atol=1e-6)
 
 
 def test_casts_and_transposes_are_looked_through() -> None:
-    found = stated("a = Transpose<perm=[0,3,1,2]>(x) y = Mul(a, s)", "float[N,8,8,3]", s=column(1 / 255))
-    assert found is not None
-    assert found.high == 255
+    result = stated("a = Transpose<perm=[0,3,1,2]>(x) y = Mul(a, s)", "float[N,8,8,3]", s=column(1 / 255))
+    assert result is not None
+    assert result.high == 255
 
 
 def test_a_batch_normalization_gives_mean_and_spread_by_channel() -> None:
     mean, variance = np.array([1, 2, 3], np.float32), np.array([4, 9, 16], np.float32)
     ones = np.ones(3, np.float32)
-    found = stated("y = BatchNormalization(x, o, o, m, v)", o=ones, m=mean, v=variance)
-    assert found is not None
+    result = stated("y = BatchNormalization(x, o, o, m, v)", o=ones, m=mean, v=variance)
+    assert result is not None
     pixels = np.random.default_rng(0).normal(0.45, 0.25, (3, 100, 100))  # mean and spread of photographs
-    taken = found.apply(pixels)
+    taken = result.apply(pixels)
     np.testing.assert_allclose(taken.mean((1, 2)), mean, atol=0.2)
     np.testing.assert_allclose(taken.std((1, 2)), np.sqrt(variance), rtol=0.05)
 
@@ -75,13 +75,13 @@ def test_anything_else_tells_nothing(body: str, constants: dict[str, np.ndarray]
 def test_constants_may_be_nodes() -> None:
     model = parse("g (float[N,3,8,8] x) => (float[N,3,8,8] y) { s = Constant<value_float=255.0>() y = Div(x, s) }")
     assert isinstance(model, ir.Model)
-    found = stated_range(model.graph.inputs[0])
-    assert found is not None
-    assert found.high == 255
+    result = stated_range(model.graph.inputs[0])
+    assert result is not None
+    assert result.high == 255
 
 
 def test_a_range_places_pixels_by_channel() -> None:
-    found = PixelRange(np.array([0.0, -1.0]), np.array([1.0, 3.0]), "")
-    taken = found.apply(np.array([0.0, 0.5], np.float32).reshape(1, 1, 2).repeat(2, 0))
+    result = PixelRange(np.array([0.0, -1.0]), np.array([1.0, 3.0]), "")
+    taken = result.apply(np.array([0.0, 0.5], np.float32).reshape(1, 1, 2).repeat(2, 0))
     np.testing.assert_allclose(taken.reshape(2, 2), np.array([[0, 0.5], [-1, 1]]))
     assert COMMON[0].apply(np.full((1, 1, 1), 0.45, np.float32)).item() == pytest.approx(0, abs=1e-6)

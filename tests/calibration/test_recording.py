@@ -20,9 +20,9 @@ GRAPH = """g (float[N,T] x) => (float[N,T] y) {
 
 def model_that_draws() -> ir.Model:
     made = proto(GRAPH)
-    found = recorded.record(made)
+    result = recorded.record(made)
     model = ir.from_proto(made)
-    recorded.remember(model, found)
+    recorded.remember(model, result)
     return model
 
 
@@ -34,9 +34,9 @@ def recorded_samples(folder: Path, seed: int = 0) -> Samples:
 
 
 def test_each_sample_has_numbers_of_its_own(tmp_path: Path) -> None:
-    found = recorded_samples(tmp_path)
-    assert [feeds["d.recorded"].shape for feeds in found] == [feeds["x"].shape for feeds in found]
-    numbers = np.concatenate([feeds["d.recorded"].reshape(-1) for feeds in found])
+    result = recorded_samples(tmp_path)
+    assert [feeds["d.recorded"].shape for feeds in result] == [feeds["x"].shape for feeds in result]
+    numbers = np.concatenate([feeds["d.recorded"].reshape(-1) for feeds in result])
     assert len(set(numbers.tolist())) == len(numbers) == 21
     assert 2 < numbers.mean() < 4
 

@@ -34,8 +34,8 @@ def test_positions_that_are_compared_for_a_mask_are_positions() -> None:
 
 
 def test_a_small_table_beside_a_large_one_is_a_kind_of_token_only_where_positions_are_masked() -> None:
-    found = roles((ints("item", 1000), ints("colour", 3)))
-    assert found == {"item": InputRole.TOKENS, "colour": InputRole.OTHER}
+    result = roles((ints("item", 1000), ints("colour", 3)))
+    assert result == {"item": InputRole.TOKENS, "colour": InputRole.OTHER}
 
 
 def test_of_two_inputs_alike_none_has_the_tokens() -> None:
@@ -43,13 +43,15 @@ def test_of_two_inputs_alike_none_has_the_tokens() -> None:
 
 
 def test_a_past_grows() -> None:
-    found = roles((ints("ids", 50), floats("past_key", "N", 2, "P", 8), floats("past_state", "N", 8), floats("x", "N")))
-    assert list(found.values())[1:] == [InputRole.PAST, InputRole.OTHER, InputRole.OTHER]
+    result = roles(
+        (ints("ids", 50), floats("past_key", "N", 2, "P", 8), floats("past_state", "N", 8), floats("x", "N"))
+    )
+    assert list(result.values())[1:] == [InputRole.PAST, InputRole.OTHER, InputRole.OTHER]
 
 
 def test_what_an_encoder_made_is_no_past() -> None:
     cross = floats("past_key_values.0.encoder.key", "N", 2, "S", 8), floats("past_key_cross_0", "N", 2, "S", 8)
     states, features = floats("encoder_hidden_states", "N", "S", 8), floats("x", "N", 1500, 8)
-    found = roles((ints("ids", 50), *cross, states, features))
-    assert [*found.values()][1:] == [*[InputRole.HEARD] * 3, InputRole.OTHER]
+    result = roles((ints("ids", 50), *cross, states, features))
+    assert [*result.values()][1:] == [*[InputRole.HEARD] * 3, InputRole.OTHER]
     assert roles((states,)) == {"encoder_hidden_states": InputRole.OTHER}

@@ -56,12 +56,12 @@ def test_a_size_that_the_model_refuses_is_told_with_the_options_that_help(hourgl
     message = str(caught.value)
     assert message.startswith("samples[2] (2.png): the model does not run on 'x' of shape (1, 3, 9, 12): ")
     assert "Status Message" not in message
-    for remedy, given in (
+    for remedy, value in (
         ("--resize 320 --crop 320", Preprocessing(resize=320, crop=320)),
         ("--resize 320 --fit letterbox", Preprocessing(resize=320, fit="letterbox")),
     ):
         assert remedy in message
-        check_runs(hourglass, taken(hourglass, folder, tmp_path, given))
+        check_runs(hourglass, taken(hourglass, folder, tmp_path, value))
 
 
 def test_other_inputs_are_told_with_all_of_their_shapes(tmp_path: Path) -> None:
@@ -74,15 +74,17 @@ def test_other_inputs_are_told_with_all_of_their_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "told"),
+    ("lengths", "expected"),
     [
         ((5, 4, 6), r"'x' of shape \(1, 5\): .*of 3 sizes that were tried it runs on 'x' of shape \(1, 4\): pad, cut"),
         ((5, 6, 7), r"'x' of shape \(1, 5\): .*of 3 sizes that were tried it runs on none"),
     ],
 )
-def test_where_other_sizes_fail_too_none_is_to_be_left_out(lengths: tuple[int, ...], told: str, tmp_path: Path) -> None:
+def test_where_other_sizes_fail_too_none_is_to_be_left_out(
+    lengths: tuple[int, ...], expected: str, tmp_path: Path
+) -> None:
     model = parse("g (float[N,L] x) => (float[N,4] y) { y = Add(x, c) }", c=np.ones((1, 4), np.float32))
-    with pytest.raises(CalibrationError, match=told) as caught:
+    with pytest.raises(CalibrationError, match=expected) as caught:
         check_runs(model, taken(model, [noise(1, length) for length in lengths], tmp_path))
     assert "leave this one out" not in str(caught.value)
 

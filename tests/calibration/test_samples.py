@@ -165,8 +165,8 @@ def test_sizes_are_counted_in_elements_and_rows(tmp_path):
 
 
 def test_an_added_batch_axis_is_told_once_for_each_input(tmp_path):
-    given = [{"x": sample["x"][0], "mask": sample["mask"]} for sample in feeds(32)]
-    samples = collect(given, [X, MASK], tmp_path / "a", 100)
+    values = [{"x": sample["x"][0], "mask": sample["mask"]} for sample in feeds(32)]
+    samples = collect(values, [X, MASK], tmp_path / "a", 100)
     assert [(note.subject, note.level) for note in samples.notes] == [("x", Level.INFO)]
     assert "no batch axis" in samples.notes[0].message
     assert samples.digest == collect(feeds(32), [X, MASK], tmp_path / "b", 100).digest

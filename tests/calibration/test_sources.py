@@ -79,8 +79,8 @@ def test_npy_and_npz_files_are_stacked_arrays(tmp_path):
 @pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int8])
 def test_lengths_are_integers_of_any_type(kind):
     arrays = {"ids": np.arange(150), "ids.lengths": np.array([100, 50], kind)}
-    found = read(arrays, (InputSpec("ids", np.dtype(np.int64), ("N",)),))
-    assert [sample["ids"].shape for sample in found] == [(100,), (50,)]
+    result = read(arrays, (InputSpec("ids", np.dtype(np.int64), ("N",)),))
+    assert [sample["ids"].shape for sample in result] == [(100,), (50,)]
 
 
 def test_samples_of_different_lengths_lie_one_after_the_other(tmp_path):

@@ -27,11 +27,11 @@ def copied(kind: str) -> ir.Model:
 
 
 def drawn(model: ir.Model, count: int = 3, seed: int = 0) -> list[dict[str, np.ndarray]]:
-    found = list(draw(model, count, seed, {"x": UNIT}))
+    result = list(draw(model, count, seed, {"x": UNIT}))
     specs = input_specs(model)
-    for index, feeds in enumerate(found):
+    for index, feeds in enumerate(result):
         assert list(conform(feeds, specs, index)) == list(feeds)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_other_floats_are_normal() -> None:
 
 def test_integers_are_rows_of_the_embedding_that_they_index() -> None:
     model = parse(EMBEDDED, words=noise(50, 8), positions=noise(7, 8))
-    found = drawn(model, 40)
-    tokens, places = (np.concatenate([feeds[name] for feeds in found]) for name in ("tokens", "places"))
+    result = drawn(model, 40)
+    tokens, places = (np.concatenate([feeds[name] for feeds in result]) for name in ("tokens", "places"))
     assert tokens.shape == (40, 32)
     assert (tokens.dtype, places.dtype) == (np.int64, np.int32)
     assert set(np.unique(tokens)) == set(range(50))
@@ -88,11 +88,11 @@ def test_integers_are_rows_of_the_embedding_that_they_index() -> None:
 
 def test_a_text_is_all_tokens_of_one_kind() -> None:
     model = ir.from_proto(encoder())
-    found = drawn(model, 8)
+    result = drawn(model, 8)
     assert [spec.masks for spec in input_specs(model)] == [False, True, False]
-    assert set(np.unique([feeds["input_ids"] for feeds in found])) > set(range(1, ROWS))
-    assert all((feeds["attention_mask"] == 1).all() and not feeds["token_type_ids"].any() for feeds in found)
-    assert Runner(model).run(found[0])["hidden"].shape == (1, 32, 16)
+    assert set(np.unique([feeds["input_ids"] for feeds in result])) > set(range(1, ROWS))
+    assert all((feeds["attention_mask"] == 1).all() and not feeds["token_type_ids"].any() for feeds in result)
+    assert Runner(model).run(result[0])["hidden"].shape == (1, 32, 16)
 
 
 def test_a_mask_of_floats_between_positions_is_no_picture() -> None:
@@ -105,10 +105,10 @@ def test_a_mask_of_floats_between_positions_is_no_picture() -> None:
         p = Softmax(m)
     }"""
     model = parse(graph, words=noise(50, 6), one=np.array([1]))
-    found = drawn(model, 1)[0]
-    assert found["bias"].shape == (1, 1, FREE_LENGTH, FREE_LENGTH)
-    assert (found["bias"] == 1).all()
-    assert Runner(model).run(found)["p"].shape == (1, 1, FREE_LENGTH, FREE_LENGTH)
+    result = drawn(model, 1)[0]
+    assert result["bias"].shape == (1, 1, FREE_LENGTH, FREE_LENGTH)
+    assert (result["bias"] == 1).all()
+    assert Runner(model).run(result)["p"].shape == (1, 1, FREE_LENGTH, FREE_LENGTH)
 
 
 def test_a_decoder_gets_places_from_0_and_an_empty_past() -> None:
@@ -120,10 +120,10 @@ def test_a_decoder_gets_places_from_0_and_an_empty_past() -> None:
         y = Add(c, other)
         present_key = Identity(past_key)
     }"""
-    found = drawn(parse(graph, words=noise(50, 6), places=noise(20, 6)), 1)[0]
-    assert found["position_ids"].tolist() == [[*range(20), *range(12)]]
-    assert found["past_key"].shape == (1, 2, 0, 4)
-    assert found["other"].shape == (1, 32, 6)
+    result = drawn(parse(graph, words=noise(50, 6), places=noise(20, 6)), 1)[0]
+    assert result["position_ids"].tolist() == [[*range(20), *range(12)]]
+    assert result["past_key"].shape == (1, 2, 0, 4)
+    assert result["other"].shape == (1, 32, 6)
 
 
 def test_a_seed_gives_the_same_samples_however_many() -> None:
@@ -135,7 +135,7 @@ def test_a_seed_gives_the_same_samples_however_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "expected"),
     [
         ("int64[N,4]", "'x' int64.*no embedding says which integers"),
         ("int64", "'x' int64.*no embedding"),
@@ -145,8 +145,8 @@ def test_a_seed_gives_the_same_samples_however_many() -> None:
         ("float[N,C,8,8]", "axis 1 of"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_by_name(kind: str, told: str) -> None:
-    with pytest.raises(CalibrationError, match=f"{told}.*--calibration DATA"):
+def test_what_cannot_be_drawn_is_refused_by_name(kind: str, expected: str) -> None:
+    with pytest.raises(CalibrationError, match=f"{expected}.*--calibration DATA"):
         draw(copied(kind), 1, 0, {})
 
 
@@ -189,9 +189,9 @@ def test_lengths_of_a_past_and_of_what_is_heard_agree(count: str, past: int) -> 
     for name in ("encoder_hidden_states", "past_key_values_0_encoder_key"):
         assert first[name].std() == pytest.approx(1, abs=0.2)
         assert not np.array_equal(first[name], second[name])
-    found = Runner(model).run(first)
-    assert found["p"].shape == (1, 1, tokens, FREE_LENGTH)
-    assert found["q"].shape == (1, 1, tokens, FREE_LENGTH)
+    result = Runner(model).run(first)
+    assert result["p"].shape == (1, 1, tokens, FREE_LENGTH)
+    assert result["q"].shape == (1, 1, tokens, FREE_LENGTH)
 
 
 def test_what_is_heard_needs_tokens_but_no_mask() -> None:
@@ -200,8 +200,8 @@ def test_what_is_heard_needs_tokens_but_no_mask() -> None:
         t = Transpose<perm=[0,2,1]>(encoder_hidden_states)
         y = MatMul(e, t)
     }"""
-    (found,) = drawn(parse(graph, words=noise(50, 8)), 1)
-    assert found["encoder_hidden_states"].shape == (1, FREE_LENGTH, 8)
+    (result,) = drawn(parse(graph, words=noise(50, 8)), 1)
+    assert result["encoder_hidden_states"].shape == (1, FREE_LENGTH, 8)
 
 
 HEARD = """g (int64[N,T] ids, float[N,heard,8] encoder_hidden_states, int64[N,heard] encoder_attention_mask) =>
@@ -221,17 +221,17 @@ def test_texts_and_what_is_heard_are_short_in_turns() -> None:
     model = parse(HEARD, words=noise(50, 8), one=np.array([1]))
     short = short_sizes(model)
     assert [(sizes.heard, sizes.tokens) for sizes in short[:4]] == [(1, 32), (32, 1), (2, 32), (32, 2)]
-    whole, found = list(draw(model, 12, 0, {})), list(draw(model, 12, 0, {}, short=short))
-    sizes = [(feeds["encoder_hidden_states"].shape[1], feeds["ids"].shape[1]) for feeds in found]
+    whole, result = list(draw(model, 12, 0, {})), list(draw(model, 12, 0, {}, short=short))
+    sizes = [(feeds["encoder_hidden_states"].shape[1], feeds["ids"].shape[1]) for feeds in result]
     assert [(place, size) for place, size in enumerate(sizes) if size != (32, 32)] == [
         (2, (1, 32)),
         (6, (32, 1)),
         (10, (2, 32)),
     ]
-    masks = [feeds["encoder_attention_mask"].shape[1] for feeds in found]
+    masks = [feeds["encoder_attention_mask"].shape[1] for feeds in result]
     assert masks == [heard for heard, _ in sizes]
-    assert all(np.array_equal(whole[0][name], found[0][name]) for name in whole[0])
-    assert Runner(model).run(found[2])["p"].shape == (1, 32, 1)
+    assert all(np.array_equal(whole[0][name], result[0][name]) for name in whole[0])
+    assert Runner(model).run(result[2])["p"].shape == (1, 32, 1)
 
 
 def test_sequences_of_fixed_lengths_and_pictures_have_no_short_ones() -> None:

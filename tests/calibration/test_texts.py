@@ -33,8 +33,8 @@ def read(texts: Texts, inputs: tuple[InputSpec, ...] = (TOKENS,), limit: int = 1
     return [conform(sample, inputs, i) for i, sample in enumerate(open_source(texts, inputs, limit).samples)]
 
 
-def tokens(found: list[Feeds]) -> list[list[int]]:
-    return [feeds["tokens"][0].tolist() for feeds in found]
+def tokens(result: list[Feeds]) -> list[list[int]]:
+    return [feeds["tokens"][0].tolist() for feeds in result]
 
 
 def saved(folder: Path, text: str, name: str = "corpus.txt") -> Path:
@@ -85,19 +85,19 @@ def test_some_of_many_are_evenly_spread(tmp_path: Path, vocabulary: Path) -> Non
 
 
 def test_long_texts_are_cut_or_split(vocabulary: Path) -> None:
-    given = ["cat dog cat dog cat", "dog"]
-    assert tokens(read(Texts(given, vocabulary, length=4))) == [[CLS, CAT, DOG, SEP], [CLS, DOG, SEP]]
-    split = Texts(given, vocabulary, length=4, overlong="split")
+    values = ["cat dog cat dog cat", "dog"]
+    assert tokens(read(Texts(values, vocabulary, length=4))) == [[CLS, CAT, DOG, SEP], [CLS, DOG, SEP]]
+    split = Texts(values, vocabulary, length=4, overlong="split")
     parts = [[CLS, CAT, DOG, SEP], [CLS, CAT, DOG, SEP], [CLS, CAT, SEP], [CLS, DOG, SEP]]
     assert tokens(read(split)) == parts
     assert tokens(read(split, limit=4)) == [parts[0], parts[2], parts[3]]
-    assert tokens(read(Texts(given, vocabulary, length=4, special_tokens=False)))[0] == [CAT, DOG, CAT, DOG]
+    assert tokens(read(Texts(values, vocabulary, length=4, special_tokens=False)))[0] == [CAT, DOG, CAT, DOG]
 
 
 def test_parts_of_texts_are_no_more_than_asked_for_and_none_of_the_last_text_is_forgotten(vocabulary: Path) -> None:
     texts = Texts(["cat " * 8, "dog", "bird " * 8], vocabulary, length=2, special_tokens=False, overlong="split")
-    found = [[CAT, CAT], [CAT, CAT], [DOG], [BIRD, BIRD], [BIRD, BIRD]]
-    assert [feeds["tokens"].tolist() for feeds in open_source(texts, (TOKENS,), 5).samples] == [[one] for one in found]
+    result = [[CAT, CAT], [CAT, CAT], [DOG], [BIRD, BIRD], [BIRD, BIRD]]
+    assert [feeds["tokens"].tolist() for feeds in open_source(texts, (TOKENS,), 5).samples] == [[one] for one in result]
 
 
 def test_the_tokenizer_says_which_end_is_cut(tmp_path: Path, vocabulary: Path) -> None:
@@ -157,15 +157,15 @@ def test_masks_of_floats_are_filled_in(vocabulary: Path, name: str, masks: bool)
 
 
 def test_a_model_of_one_length_is_padded(vocabulary: Path) -> None:
-    found = read(Texts(["cat", "dog " * 20], vocabulary, length=6), (FIXED,))
-    assert tokens(found) == [[CLS, CAT, SEP, 0, 0, 0, 0, 0], [CLS, DOG, DOG, DOG, DOG, SEP, 0, 0]]
-    assert found[0]["tokens"].dtype == np.int32
+    result = read(Texts(["cat", "dog " * 20], vocabulary, length=6), (FIXED,))
+    assert tokens(result) == [[CLS, CAT, SEP, 0, 0, 0, 0, 0], [CLS, DOG, DOG, DOG, DOG, SEP, 0, 0]]
+    assert result[0]["tokens"].dtype == np.int32
 
 
-@pytest.mark.parametrize(("given", "fill"), [(None, 1), ("dog", 3)])
-def test_what_pads(tmp_path: Path, given: str | None, fill: int) -> None:
+@pytest.mark.parametrize(("value", "fill"), [(None, 1), ("dog", 3)])
+def test_what_pads(tmp_path: Path, value: str | None, fill: int) -> None:
     own = tokenizer(tmp_path, ("cat", "dog"), ("[UNK]", "<pad>"))
-    (feeds,) = read(Texts(["cat"], own, length=3, padding="full", padding_token=given))
+    (feeds,) = read(Texts(["cat"], own, length=3, padding="full", padding_token=value))
     assert feeds["tokens"].tolist() == [[2, fill, fill]]
 
 
@@ -182,11 +182,11 @@ REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "error", "told"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("change", "error", "expected"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_read_is_told(
-    vocabulary: Path, change: dict[str, object], error: type[PtqcError], told: str
+    vocabulary: Path, change: dict[str, object], error: type[PtqcError], expected: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=expected):
         read(Texts(**{"corpus": ["cat"], "tokenizer": vocabulary, **change}))  # type: ignore[arg-type]
 
 
@@ -240,7 +240,7 @@ def test_lengths_that_a_model_does_not_take_are_refused(vocabulary: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("inputs", "told"),
+    ("inputs", "expected"),
     [
         ((InputSpec("x", np.dtype(np.float32), ("N", 4)),), "one input of token ids; this one takes 'x'"),
         (
@@ -252,9 +252,9 @@ def test_lengths_that_a_model_does_not_take_are_refused(vocabulary: Path) -> Non
     ],
 )
 def test_a_model_that_takes_something_else_is_refused(
-    inputs: tuple[InputSpec, ...], told: str, vocabulary: Path
+    inputs: tuple[InputSpec, ...], expected: str, vocabulary: Path
 ) -> None:
-    with pytest.raises(CalibrationError, match=f"{told}.*module:function"):
+    with pytest.raises(CalibrationError, match=f"{expected}.*module:function"):
         read(Texts(["cat"], vocabulary), inputs)
 
 

@@ -63,9 +63,9 @@ def test_a_preset_of_detectors_and_what_replaces_a_part_of_it(folder: Path) -> N
 
 
 def test_what_is_stated_of_detectors(folder: Path) -> None:
-    told = given("--boxes", "yxyx", "--classes", "ids")
-    assert commands._detector(told, str(folder)) == Detector(boxes="yxyx", box_unit="shares", classes="ids")
-    assert commands._detector(told) == Detector(boxes="yxyx", classes="ids")
+    options = given("--boxes", "yxyx", "--classes", "ids")
+    assert commands._detector(options, str(folder)) == Detector(boxes="yxyx", box_unit="shares", classes="ids")
+    assert commands._detector(options) == Detector(boxes="yxyx", classes="ids")
     assert commands._detector(given(), str(folder)) is None
 
 

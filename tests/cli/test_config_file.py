@@ -53,8 +53,8 @@ def test_options_of_the_nearest_file(place: Path) -> None:
     assert (options.samples, options.time_limit, options.bits) == (64, 300.0, (3, 4))
     assert (options.mean, options.resize) == ("0.485,0.456,0.406", "256")
     assert (options.strict, options.inline) == (True, False)
-    told, _, names = options.used.partition("ptqc.toml: ")
-    assert told == f"from {place}/"
+    origin, _, names = options.used.partition("ptqc.toml: ")
+    assert origin == f"from {place}/"
     assert names.startswith("cache, resize, budget")
     compared = parse(("compare", "a.onnx", "b.onnx"))
     assert (compared.threads, compared.resize, compared.samples) == (2, "256", None)
@@ -94,11 +94,11 @@ def test_a_tokenizer_makes_texts_of_texts_alone(place: Path) -> None:
     for name in ("x.npz", "x.NPY", "corpus.md", "corpus.txt"):
         (place / name).touch()
 
-    def taken(given: str, *more: str) -> object:
-        return data_of(parse((*COMPILE, "-o", "out", "--calibration", given, *more)))
+    def taken(value: str, *more: str) -> object:
+        return data_of(parse((*COMPILE, "-o", "out", "--calibration", value, *more)))
 
-    for given in (*(str(place / name) for name in ("images", "arrays", "x.npz", "x.NPY")), "synthetic", "module:name"):
-        assert taken(given) == given
+    for value in (*(str(place / name) for name in ("images", "arrays", "x.npz", "x.NPY")), "synthetic", "module:name"):
+        assert taken(value) == value
     for name in ("texts", "corpus.md", "corpus.txt", "missing.txt"):
         assert taken(str(place / name)) == Texts(str(place / name), str(place / "tokenizer.json"), length=9)
     with pytest.raises(UsageError, match="--padding applies to text only, and the data are none"):

@@ -301,12 +301,12 @@ def test_control_c_does_not_wait_for_threads(place: Path) -> None:
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)
         try:
-            _, told = process.communicate(timeout=60)
+            _, text = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 130
-    assert "run the same command again" in told
-    assert "Traceback" not in told
+    assert "run the same command again" in text
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, VerificationError, PassError])
@@ -332,15 +332,15 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("texts", "expected"),
     [
         (["mse"], "mse"),
         (["y=logits"], {"y": "logits"}),
         (["a=b=kl", "z=embedding"], {"a=b": "kl", "z": "embedding"}),
     ],
 )
-def test_how_outputs_are_compared(given: list[str], expected: str | dict[str, str]) -> None:
-    assert commands.kinds_of(given, "--loss", "output") == expected
+def test_how_outputs_are_compared(texts: list[str], expected: str | dict[str, str]) -> None:
+    assert commands.kinds_of(texts, "--loss", "output") == expected
 
 
 def test_one_loss_for_all_and_one_for_an_output() -> None:
@@ -408,9 +408,9 @@ def test_results_are_json_where_asked_for(
         }
         for words, key in commands.items():
             assert cli.main([*words, "--json"]) == 0
-            found = json.loads(capsys.readouterr().out)
-            assert (found["schema"], found["command"]) == (1, words[0])
-            assert key in found
+            result = json.loads(capsys.readouterr().out)
+            assert (result["schema"], result["command"]) == (1, words[0])
+            assert key in result
     assert cli.main(["verify", "art", "-q"]) == 0
     assert capsys.readouterr() == ("", "")
 
@@ -422,9 +422,9 @@ def test_errors_are_json_as_well(
     for words in (["verify", "nowhere", "--json"], [*_good("--budget", "1%"), "--json"], ["verify", "--json"]):
         assert cli.main(words) == 2
         output, message = capsys.readouterr()
-        found = json.loads(output)
-        assert (found["schema"], found["command"], found["error"]["exit_code"]) == (1, words[0], 2)
-        assert " ".join(found["error"]["message"].split()) == message.removeprefix("ptqc: ").rstrip()
+        result = json.loads(output)
+        assert (result["schema"], result["command"], result["error"]["exit_code"]) == (1, words[0], 2)
+        assert " ".join(result["error"]["message"].split()) == message.removeprefix("ptqc: ").rstrip()
 
 
 @pytest.mark.parametrize(
@@ -457,9 +457,9 @@ def test_options_from_a_file_are_told(
     monkeypatch.chdir(tmp_path)
     Path("ptqc.toml").write_text(f'cache = "{place / "cache"}"')
     assert cli.main(["cache", "size"]) == 0
-    output, told = capsys.readouterr()
+    output, text = capsys.readouterr()
     assert f"in {place / 'cache'}" in output
-    assert told == f"ptqc: from {tmp_path}/ptqc.toml: cache\n"
+    assert text == f"ptqc: from {tmp_path}/ptqc.toml: cache\n"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

@@ -161,9 +161,9 @@ def run(folder: Path, *, too_small: bool) -> None:
     library = tvm_ffi.load_module(str(folder / "kernels.so"))
     with np.load(folder / "arrays.npz") as arrays:
         for index, (name, count, shape, dtype) in enumerate(json.loads((folder / "calls.json").read_text())):
-            given = [tvm_ffi.from_dlpack(exactly(arrays[f"{index}/{place}"])) for place in range(count)]
+            values = [tvm_ffi.from_dlpack(exactly(arrays[f"{index}/{place}"])) for place in range(count)]
             output = exactly(np.zeros(shape, dtype), missing=8 if too_small else 0)
-            library.get_function(name)(*given, tvm_ffi.from_dlpack(output))
+            library.get_function(name)(*values, tvm_ffi.from_dlpack(output))
 
 
 def exactly(array: np.ndarray, missing: int = 0) -> np.ndarray:

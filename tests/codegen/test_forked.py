@@ -41,24 +41,26 @@ def test_it_is_no_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_its_failure_is_told(tmp_path: Path) -> None:
-    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "absent")], 60.0)
-    assert found.code == 1
-    assert found.problem is not None
-    assert found.problem.startswith("failed (exit code 1): ")
-    assert "FileNotFoundError" in found.errors
+    result = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "absent")], 60.0)
+    assert result.code == 1
+    assert result.problem is not None
+    assert result.problem.startswith("failed (exit code 1): ")
+    assert "FileNotFoundError" in result.errors
 
 
 def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / REPORT)  # which nobody reads
-    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path)], 0.1)
-    assert found.problem == "did not finish within 0 s"
-    assert found.code is None
+    result = sandbox.run(PROCESS, [KNOWN, str(tmp_path)], 0.1)
+    assert result.problem == "did not finish within 0 s"
+    assert result.code is None
 
 
 def test_what_is_no_worker_is_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     real = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda *given, **named: started.append(given) or real(*given, **named))
+    monkeypatch.setattr(
+        subprocess, "run", lambda *arguments, **named: started.append(arguments) or real(*arguments, **named)
+    )
     (tmp_path / "planted.py").write_text("import os; os.abort()")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert str(sandbox.run("planted", [], 30.0).problem).startswith("crashed (SIGABRT)")

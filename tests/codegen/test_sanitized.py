@@ -60,7 +60,7 @@ def test_no_kernel_is_reported(ran: subprocess.CompletedProcess[str]) -> None:
 
 @pytest.mark.slow
 def test_an_output_that_is_too_small_is_reported(ran: subprocess.CompletedProcess[str]) -> None:
-    told = ran.stdout.splitlines()[-1]
-    assert told.startswith("with too small outputs: ")
-    assert not told.endswith(": 0")
+    text = ran.stdout.splitlines()[-1]
+    assert text.startswith("with too small outputs: ")
+    assert not text.endswith(": 0")
     assert "heap-buffer-overflow" in ran.stderr

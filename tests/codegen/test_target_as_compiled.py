@@ -15,8 +15,8 @@ def manifest(name: str, **options: object) -> dict[str, Any]:
     return {"target": chosen.to_json(), "targets": {name: {}}}
 
 
-def resolved(earlier: dict[str, Any], name: str | None = None, *needed: str, **given: object) -> Chosen | None:
-    return choose_as_compiled(name, given, (), earlier, needed, may_be_missing=False)
+def resolved(earlier: dict[str, Any], name: str | None = None, *needed: str, **options: object) -> Chosen | None:
+    return choose_as_compiled(name, options, (), earlier, needed, may_be_missing=False)
 
 
 def options(chosen: Chosen | None) -> dict[str, object]:

@@ -73,8 +73,8 @@ def reason_of(case: Case) -> str:
                 target="cpu",
                 allow_missing_target=True,
             )
-        told = str(artifact.manifest["targets"]["cpu"]["missing"])
-    return "" if told == TAKEN else told.partition("; --allow")[0]
+        reason = str(artifact.manifest["targets"]["cpu"]["missing"])
+    return "" if reason == TAKEN else reason.partition("; --allow")[0]
 
 
 def main(names: Sequence[str]) -> None:

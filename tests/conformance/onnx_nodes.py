@@ -78,8 +78,8 @@ def passes_in_onnxruntime(case: Case) -> bool:
     """Whether ONNX Runtime gives what the test expects, by onnx's own comparison."""
     model, inputs, expected = parts(case)
     try:
-        found = Runner(model).run(feeds_of(model, inputs))
-        Checker.assert_similar_outputs(list(map(_array, expected)), list(found.values()), case.rtol, case.atol)
+        result = Runner(model).run(feeds_of(model, inputs))
+        Checker.assert_similar_outputs(list(map(_array, expected)), list(result.values()), case.rtol, case.atol)
     except Exception:  # of ONNX Runtime, or of the comparison
         return False
     return True
@@ -210,23 +210,23 @@ def _array(value: object) -> object:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def compared(wanted: Mapping[str, object], found: Mapping[str, object]) -> Outcome:
+def compared(wanted: Mapping[str, object], result: Mapping[str, object]) -> Outcome:
     """Accepted where every output is as the original's."""
     for name, array in wanted.items():
-        if problem := _difference(array, found[name]):
+        if problem := _difference(array, result[name]):
             return Outcome(Kind.WRONG, f"{name}: {problem}")
     return Outcome(Kind.ACCEPTED)
 
 
-def _difference(wanted: object, found: object) -> str:
-    if not isinstance(wanted, np.ndarray) or not isinstance(found, np.ndarray) or wanted.dtype == object:
-        return "" if str(wanted) == str(found) else f"{found} instead of {wanted}"
-    if wanted.shape != found.shape or wanted.dtype != found.dtype:
-        return f"{found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
+def _difference(wanted: object, result: object) -> str:
+    if not isinstance(wanted, np.ndarray) or not isinstance(result, np.ndarray) or wanted.dtype == object:
+        return "" if str(wanted) == str(result) else f"{result} instead of {wanted}"
+    if wanted.shape != result.shape or wanted.dtype != result.dtype:
+        return f"{result.dtype}{result.shape} instead of {wanted.dtype}{wanted.shape}"
     if wanted.dtype.kind != "f":
-        wrong = int(np.count_nonzero(wanted != found))
+        wrong = int(np.count_nonzero(wanted != result))
         return f"{wrong} of {wanted.size} values" if wrong else ""
-    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    a, b = wanted.astype(np.float64), result.astype(np.float64)
     finite = np.isfinite(a)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return "NaN or infinite in other places"
@@ -238,12 +238,12 @@ def main(names: Sequence[str]) -> None:
     """Print outcomes and shares."""
     counted = accepted = 0
     chosen = {name: cases()[name] for name in names}
-    for name, found in outcomes(chosen):
+    for name, result in outcomes(chosen):
         case = chosen[name]
         counts = is_counted(case)
         counted += counts
-        accepted += counts and found.kind == Kind.ACCEPTED
-        print(name, opset_of(case), counts, found.kind, found.detail.replace("\n", " "), sep="\t", flush=True)
+        accepted += counts and result.kind == Kind.ACCEPTED
+        print(name, opset_of(case), counts, result.kind, result.detail.replace("\n", " "), sep="\t", flush=True)
     print(f"accepted: {accepted} of {counted} of opset {MIN_OPSET} to {MAX_OPSET} that pass in ONNX Runtime")
 
 

@@ -40,19 +40,19 @@ def expected() -> set[str]:
 
 def test_a_sample_comes_out_as_listed() -> None:
     refused = expected()
-    found = {name: outcome_of(*parts(case)) for name, case in some_cases(SAMPLE).items()}
-    wanted = {name: Kind.REFUSED if name in refused else Kind.ACCEPTED for name in found}
-    assert {name: outcome for name, outcome in found.items() if outcome.kind != wanted[name]} == {}
+    result = {name: outcome_of(*parts(case)) for name, case in some_cases(SAMPLE).items()}
+    wanted = {name: Kind.REFUSED if name in refused else Kind.ACCEPTED for name in result}
+    assert {name: outcome for name, outcome in result.items() if outcome.kind != wanted[name]} == {}
 
 
 @pytest.mark.slow
 def test_all_come_out_as_listed() -> None:
     refused = expected()
-    found = dict(outcomes(cases()))
-    counted = Counter(found[name].kind for name, case in cases().items() if is_counted(case))
-    print(f"all: {Counter(outcome.kind for outcome in found.values())}, counted: {counted}")
-    assert {name: o for name, o in found.items() if o.kind not in (Kind.ACCEPTED, Kind.REFUSED)} == {}
-    now = {name for name, outcome in found.items() if outcome.kind == Kind.REFUSED}
+    result = dict(outcomes(cases()))
+    counted = Counter(result[name].kind for name, case in cases().items() if is_counted(case))
+    print(f"all: {Counter(outcome.kind for outcome in result.values())}, counted: {counted}")
+    assert {name: o for name, o in result.items() if o.kind not in (Kind.ACCEPTED, Kind.REFUSED)} == {}
+    now = {name for name, outcome in result.items() if outcome.kind == Kind.REFUSED}
     assert (sorted(now - refused), sorted(refused - now)) == ([], []), "update onnx_nodes_refused.txt if this is meant"
     assert counted[Kind.ACCEPTED] >= SHARE * counted.total()
 
@@ -95,8 +95,8 @@ def test_an_unexpected_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_an_outcome() -> None:
     sound = case("sound", gemm(), [np.ones((2, 8), np.float32)])
-    found = dict(outcomes({"planted": case("planted", None, []), "sound": sound}))
-    assert [outcome.kind for outcome in found.values()] == [Kind.CRASHED, Kind.ACCEPTED]
+    result = dict(outcomes({"planted": case("planted", None, []), "sound": sound}))
+    assert [outcome.kind for outcome in result.values()] == [Kind.CRASHED, Kind.ACCEPTED]
 
 
 @pytest.mark.parametrize(("opset", "answer", "counts"), [(18, 1.0, True), (18, 2.0, False), (6, 1.0, False)])
@@ -106,11 +106,11 @@ def test_a_share_counts_what_is_right_in_onnxruntime(opset: int, answer: float, 
     assert is_counted(case("abs", model, inputs, expected)) == counts
 
 
-@pytest.mark.parametrize("found", [[1.0, 2.0, 4.0], [1.0, np.nan, 3.0], [1.0, 2.0, np.inf]])
-def test_other_values_are_found(found: list[float]) -> None:
+@pytest.mark.parametrize("result", [[1.0, 2.0, 4.0], [1.0, np.nan, 3.0], [1.0, 2.0, np.inf]])
+def test_other_values_are_found(result: list[float]) -> None:
     wanted = {"y": np.array([1, 2, 3], np.float32)}
     assert compared(wanted, wanted).kind == Kind.ACCEPTED
-    assert compared(wanted, {"y": np.array(found, np.float32)}).kind == Kind.WRONG
+    assert compared(wanted, {"y": np.array(result, np.float32)}).kind == Kind.WRONG
 
 
 def test_other_types_and_shapes_are_found() -> None:

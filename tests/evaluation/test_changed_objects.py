@@ -20,13 +20,13 @@ ONE_OUTPUT = {"out": Detection(2, (Group(0, 4), Group(4, 5, scores=True), Group(
 
 def cells() -> np.ndarray:
     """Column, row, stride of all cells."""
-    found = [
+    result = [
         (column, row, stride)
         for stride in STRIDES
         for row in range(SIZE[1] // stride)
         for column in range(SIZE[0] // stride)
     ]
-    return np.array(found, np.float64)
+    return np.array(result, np.float64)
 
 
 def scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -81,9 +81,9 @@ def test_boxes_are_found_however_they_are_written(way: str, seed: int) -> None:
     reading = reading_of([places], SIZE)
     assert reading is not None
     assert reading.name == way
-    found = sorted(objects_of(places, reading, SIZE), key=lambda one: one.label)
-    assert [one.label for one in found] == [label for label, _ in OBJECTS]
-    boxes = np.array([one.box for one in found]) * WHOLE
+    result = sorted(objects_of(places, reading, SIZE), key=lambda one: one.label)
+    assert [one.label for one in result] == [label for label, _ in OBJECTS]
+    boxes = np.array([one.box for one in result]) * WHOLE
     assert np.abs(boxes - [box for _, box in OBJECTS]).max() < 3
 
 
@@ -131,10 +131,10 @@ def test_nothing_sure_is_nothing_found() -> None:
 
 def test_objects_of_both_models_are_matched_by_class_and_place() -> None:
     here, there, nearly = (0.1, 0.1, 0.5, 0.5), (0.6, 0.6, 0.9, 0.9), (0.12, 0.1, 0.5, 0.5)
-    found = compared(
+    result = compared(
         [ScoredBox(1, 0.9, here), ScoredBox(2, 0.8, there)],
         [ScoredBox(1, 0.7, nearly), ScoredBox(3, 0.8, there)],
     )
-    assert [one["matched"] for one in found["float"]] == [True, False]
-    assert [one["matched"] for one in found["compiled"]] == [True, False]
+    assert [one["matched"] for one in result["float"]] == [True, False]
+    assert [one["matched"] for one in result["compiled"]] == [True, False]
     assert compared([], [ScoredBox(1, 0.9, here)])["compiled"][0]["matched"] is False

@@ -28,10 +28,10 @@ def test_tokens_are_words_with_a_tokenizer(words: Path) -> None:
     assert tokens is not None
     said = {"y": Logits(2)}
     feeds = {"ids": np.array([[4, 5, 6]])}
-    found = tokens.changes(said, feeds, {"y": logits([5, 6, 7])}, {"y": logits([5, 8, 7])})
-    assert found is not None
-    assert found["tokens"] == [f" {word}" for word in WORDS[:3]]
-    assert found["outputs"] == [
+    result = tokens.changes(said, feeds, {"y": logits([5, 6, 7])}, {"y": logits([5, 8, 7])})
+    assert result is not None
+    assert result["tokens"] == [f" {word}" for word in WORDS[:3]]
+    assert result["outputs"] == [
         {"output": "y", "of": 3, "differing": 1, "changed": [[1, f" {WORDS[2]}", f" {WORDS[4]}"]]}
     ]
     assert tokens.says_tokens(said["y"], logits([5]))
@@ -41,10 +41,10 @@ def test_tokens_are_numbers_without_one_and_other_classes_are_called_so() -> Non
     tokens = TokenInput.of((IDS,), None)
     assert tokens is not None
     feeds = {"ids": np.array([[4, 5]])}
-    found = tokens.changes({"tags": Probabilities(2)}, feeds, {"tags": logits([0, 1], 3)}, {"tags": logits([2, 1], 3)})
-    assert found is not None
-    assert found["tokens"] == [" 4", " 5"]
-    assert found["outputs"][0]["changed"] == [[0, "class 0", "class 2"]]
+    result = tokens.changes({"tags": Probabilities(2)}, feeds, {"tags": logits([0, 1], 3)}, {"tags": logits([2, 1], 3)})
+    assert result is not None
+    assert result["tokens"] == [" 4", " 5"]
+    assert result["outputs"][0]["changed"] == [[0, "class 0", "class 2"]]
 
 
 def test_padding_is_left_out() -> None:
@@ -52,10 +52,10 @@ def test_padding_is_left_out() -> None:
     tokens = TokenInput.of((IDS, mask), None)
     assert tokens is not None
     feeds = {"ids": np.array([[4, 5, 0]]), "attention_mask": np.array([[1, 1, 0]])}
-    found = tokens.changes({"y": Logits(2)}, feeds, {"y": logits([1, 2, 3])}, {"y": logits([1, 2, 9])})
-    assert found is not None
-    assert found["tokens"] == [" 4", " 5"]
-    assert found["outputs"] == [{"output": "y", "of": 2, "differing": 0, "changed": []}]
+    result = tokens.changes({"y": Logits(2)}, feeds, {"y": logits([1, 2, 3])}, {"y": logits([1, 2, 9])})
+    assert result is not None
+    assert result["tokens"] == [" 4", " 5"]
+    assert result["outputs"] == [{"output": "y", "of": 2, "differing": 0, "changed": []}]
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_padding_is_left_out() -> None:
 def test_pieces_are_joined_as_their_tokenizer_means_them(pieces: tuple[str, ...], text: str, tmp_path: Path) -> None:
     tokens = TokenInput.of((IDS,), tokenizer(tmp_path, pieces, ()))
     assert tokens is not None
-    found = tokens.changes({}, {"ids": np.array([[0, 1, 2]])}, {}, {})
-    assert found is not None
-    assert "".join(found["tokens"]) == text
+    result = tokens.changes({}, {"ids": np.array([[0, 1, 2]])}, {}, {})
+    assert result is not None
+    assert "".join(result["tokens"]) == text
 
 
 def test_an_output_without_places_changes_no_token() -> None:
     tokens = TokenInput.of((IDS,), None)
     assert tokens is not None
-    found = tokens.changes({"y": Logits(1)}, {"ids": np.array([[4]])}, {"y": logits([1])[0]}, {"y": logits([2])[0]})
-    assert found == {"input": "ids", "tokens": [" 4"], "outputs": []}
+    result = tokens.changes({"y": Logits(1)}, {"ids": np.array([[4]])}, {"y": logits([1])[0]}, {"y": logits([2])[0]})
+    assert result == {"input": "ids", "tokens": [" 4"], "outputs": []}
 
 
 def test_a_model_of_images_has_no_tokens() -> None:

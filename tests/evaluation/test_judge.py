@@ -48,24 +48,24 @@ def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evalu
 
 
 def test_the_same_function_agrees_completely(measured: Measured) -> None:
-    found = judged(measured, lambda w: w)
-    assert (found.samples, found.agreement, found.sqnr, found.loss) == (8, 1.0, BEST_SQNR, 0.0)
-    assert not found.outputs[0].low
+    result = judged(measured, lambda w: w)
+    assert (result.samples, result.agreement, result.sqnr, result.loss) == (8, 1.0, BEST_SQNR, 0.0)
+    assert not result.outputs[0].low
 
 
 def test_the_error_of_a_scaled_output_is_known(measured: Measured) -> None:
     """y + y/100 has an error power of 10⁻⁴: 40 dB, with the same top classes."""
-    found = judged(measured, lambda w: w * 1.01)
-    assert found.sqnr == pytest.approx(40, abs=1e-3)
-    assert found.agreement == 1.0
-    assert found.loss > 0
+    result = judged(measured, lambda w: w * 1.01)
+    assert result.sqnr == pytest.approx(40, abs=1e-3)
+    assert result.agreement == 1.0
+    assert result.loss > 0
 
 
 def test_a_negated_output_agrees_nowhere(measured: Measured) -> None:
-    found = judged(measured, np.negative)
-    assert found.agreement == 0.0
-    assert found.sqnr == pytest.approx(-6.02, abs=0.01)
-    assert [figure.text for figure in found.outputs[0].low] == ["same top class in 0.0 %"]
+    result = judged(measured, np.negative)
+    assert result.agreement == 0.0
+    assert result.sqnr == pytest.approx(-6.02, abs=0.01)
+    assert [figure.text for figure in result.outputs[0].low] == ["same top class in 0.0 %"]
 
 
 def low(kind: OutputKind, y: np.ndarray, z: np.ndarray) -> list[str]:
@@ -100,8 +100,8 @@ def test_things_that_are_found_in_some_samples_only() -> None:
     three, two, none = (np.ones((count, 4), np.float32) for count in (3, 2, 0))
     kind = Regression(None)
     measure = OutputLoss.of({"y": kind}, [{"y": none}, {"y": three * np.arange(4, dtype=np.float32)}])
-    found = _judged("y", measure, [({"y": none}, {"y": none}), ({"y": three}, {"y": two})])
-    assert found.sqnr[""] == pytest.approx(10 * np.log10(3))
+    result = _judged("y", measure, [({"y": none}, {"y": none}), ({"y": three}, {"y": two})])
+    assert result.sqnr[""] == pytest.approx(10 * np.log10(3))
     nothing = _judged("y", measure, [({"y": none}, {"y": none})])
     assert (nothing.loss, nothing.sqnr[""], nothing.figures) == (0.0, BEST_SQNR, ())
 
@@ -110,22 +110,22 @@ def test_zeros_that_stay_zeros_are_equal(measured: Measured) -> None:
     zeros = measured.model.clone()
     value = zeros.graph.initializers["w"]
     value.const_value = ir.tensor(np.zeros((16, 8), np.float32), name="w")
-    found = judge(zeros, ir.to_proto(zeros), measured.prepared.held_back, measured.context.kinds, None, SILENT)
-    assert found.sqnr == BEST_SQNR
+    result = judge(zeros, ir.to_proto(zeros), measured.prepared.held_back, measured.context.kinds, None, SILENT)
+    assert result.sqnr == BEST_SQNR
 
 
 def test_scores_are_asked_for_both(measured: Measured) -> None:
     def largest(run: Run) -> float:
         return float(np.abs(run({"x": np.ones((1, 16), np.float32)})["y"]).max())
 
-    found = judged(measured, lambda w: 2 * w, largest)
-    assert found.float_score is not None
-    assert found.compiled_score == pytest.approx(2 * found.float_score)
+    result = judged(measured, lambda w: 2 * w, largest)
+    assert result.float_score is not None
+    assert result.compiled_score == pytest.approx(2 * result.float_score)
 
 
 def test_the_document_holds_what_was_found(measured: Measured) -> None:
-    found = judged(measured, lambda w: w)
-    assert to_json(found)["top1_agreement"] == 1.0
+    result = judged(measured, lambda w: w)
+    assert to_json(result)["top1_agreement"] == 1.0
 
 
 RECURRENT = """g (float[N,4] x, float[N,4] h) => (float[N,3] y, float[N,4] h_next) {
@@ -143,8 +143,10 @@ def test_runs_that_read_their_own_states_are_judged_in_a_row(tmp_path: Path) -> 
     model = proto(RECURRENT, w=0.4 * weight(4, 4), v=weight(4, 3))
     known = measured_model(model, data, tmp_path, bits=(4,))
     held = known.prepared.held_back
-    found = judge(known.model, packed(known.model, lambda w: 1.3 * w), held, known.context.kinds, None, SILENT).fed_back
-    assert found is not None
+    result = judge(
+        known.model, packed(known.model, lambda w: 1.3 * w), held, known.context.kinds, None, SILENT
+    ).fed_back
+    assert result is not None
 
     def logits(w: np.ndarray, x: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         after = np.tanh(x + h @ w)
@@ -158,17 +160,17 @@ def test_runs_that_read_their_own_states_are_judged_in_a_row(tmp_path: Path) -> 
             rows[place].append(y[0])
     real, other = (np.array(each, np.float64) for each in rows)
     p, q = (np.exp(each) / np.exp(each).sum(1, keepdims=True) for each in (real, other))
-    assert found.runs == len(held)
-    assert found.agreement == pytest.approx((real.argmax(1) == other.argmax(1)).mean())
-    assert found.loss == pytest.approx(float((p * np.log(p / q)).sum(1).mean()), rel=1e-3)
-    assert found.loss != found.single_loss
-    document = to_json(replace(Judged(1, 0.0, "nat", (), (), ()), fed_back=found))["fed_back"]
+    assert result.runs == len(held)
+    assert result.agreement == pytest.approx((real.argmax(1) == other.argmax(1)).mean())
+    assert result.loss == pytest.approx(float((p * np.log(p / q)).sum(1).mean()), rel=1e-3)
+    assert result.loss != result.single_loss
+    document = to_json(replace(Judged(1, 0.0, "nat", (), (), ()), fed_back=result))["fed_back"]
     assert document == {
-        "runs": found.runs,
-        "loss": found.loss,
-        "single_loss": found.single_loss,
+        "runs": result.runs,
+        "loss": result.loss,
+        "single_loss": result.single_loss,
         "loss_unit": "nat",
-        "top1_agreement": found.agreement,
+        "top1_agreement": result.agreement,
     }
 
 
@@ -177,8 +179,8 @@ def test_a_state_of_another_shape_ends_the_row(tmp_path: Path) -> None:
     onnx.save(proto(RECURRENT, w=weight(4, 4), v=weight(4, 3)), tmp_path / "model.onnx")
     runner = Runner(tmp_path / "model.onnx")
     rows = [{name: np.ones((n, 4), np.float32) for name in ("x", "h")} for n in (2, 2, 2, 1)]
-    found = list(_in_a_row((runner, runner), rows, {"h_next": "h"}))  # type: ignore[arg-type]
-    assert [[*outputs] for outputs in found] == [["y"]] * 6
+    result = list(_in_a_row((runner, runner), rows, {"h_next": "h"}))  # type: ignore[arg-type]
+    assert [[*outputs] for outputs in result] == [["y"]] * 6
 
 
 def test_answers_that_change_are_counted_by_sample(measured: Measured) -> None:

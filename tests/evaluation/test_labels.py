@@ -47,10 +47,10 @@ def scores(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def test_top1_is_the_share_of_hits(classifier: ir.Model, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.eye(3, dtype=np.float32)[[0, 1, 2, 2]], labels=np.array([0, 1, 2, 0]))
-    found = read_labels(classifier, tmp_path / "a.npz", tmp_path / "spool", None)
-    assert found.score(scores) == 75.0
-    assert isinstance(found, LabelledClasses)
-    assert found.labels.tolist() == [0, 1, 2, 0]
+    result = read_labels(classifier, tmp_path / "a.npz", tmp_path / "spool", None)
+    assert result.score(scores) == 75.0
+    assert isinstance(result, LabelledClasses)
+    assert result.labels.tolist() == [0, 1, 2, 0]
 
 
 CLASSES = np.array([0, 1, 2, 0])
@@ -72,11 +72,11 @@ def test_labelled_samples_in_memory_score_as_those_of_a_file(
 ) -> None:
     np.savez(tmp_path / "a.npz", x=ROWS, labels=CLASSES)
     wanted = read_labels(classifier, tmp_path / "a.npz", tmp_path / "of a file", None)
-    found = read_labels(classifier, labels_of(labels), tmp_path / "spool", None)
-    assert isinstance(found, LabelledClasses)
-    assert found.labels.tolist() == CLASSES.tolist()
-    assert found.samples.digest == wanted.samples.digest
-    assert found.score(scores) == wanted.score(scores) == 75.0
+    result = read_labels(classifier, labels_of(labels), tmp_path / "spool", None)
+    assert isinstance(result, LabelledClasses)
+    assert result.labels.tolist() == CLASSES.tolist()
+    assert result.samples.digest == wanted.samples.digest
+    assert result.score(scores) == wanted.score(scores) == 75.0
 
 
 def test_a_loader_that_fills_one_array_again_keeps_its_classes(classifier: ir.Model, tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_a_loader_that_fills_one_array_again_keeps_its_classes(classifier: ir.Mo
         for row[0], number[...] in zip(ROWS, CLASSES, strict=True):
             yield row, number
 
-    found = read_labels(classifier, loader(), tmp_path / "spool", None)
-    assert isinstance(found, LabelledClasses)
-    assert found.labels.tolist() == CLASSES.tolist()
+    result = read_labels(classifier, loader(), tmp_path / "spool", None)
+    assert isinstance(result, LabelledClasses)
+    assert result.labels.tolist() == CLASSES.tolist()
 
 
 @pytest.mark.parametrize("labels", [CLASSES, CLASSES.tolist(), ROWS, 5])
@@ -120,10 +120,10 @@ def test_a_csv_names_images_relative_to_itself(of_images: ir.Model, tmp_path: Pa
         Image.new("RGB", (4, 4), color).save(tmp_path / "images" / f"{number}.png")
     rows = "images/0.png,0\nimages/1.png, 1\nimages/2.png,1,of three columns\n"
     (tmp_path / "a.csv").write_text(heading + rows, encoding="utf-8")
-    found = read_labels(of_images, tmp_path / "a.csv", tmp_path / "spool", Preprocessing())
-    assert isinstance(found, LabelledClasses)
-    assert found.labels.tolist() == [0, 1, 1]
-    assert found.score(scores) == pytest.approx(200 / 3)
+    result = read_labels(of_images, tmp_path / "a.csv", tmp_path / "spool", Preprocessing())
+    assert isinstance(result, LabelledClasses)
+    assert result.labels.tolist() == [0, 1, 1]
+    assert result.score(scores) == pytest.approx(200 / 3)
 
 
 def test_a_csv_may_name_images_in_the_folder_of_the_data(of_images: ir.Model, tmp_path: Path) -> None:
@@ -133,16 +133,16 @@ def test_a_csv_may_name_images_in_the_folder_of_the_data(of_images: ir.Model, tm
         Image.new("RGB", (4, 4), color).save(place / f"{place.name}.png")
     table, images = tmp_path / "labels" / "a.csv", tmp_path / "images"
     table.write_text("labels.png,0\na/a.png,1\n", encoding="utf-8")
-    found = read_labels(of_images, table, tmp_path / "spool", Preprocessing(), images=images)
-    assert found.score(scores) == 100
+    result = read_labels(of_images, table, tmp_path / "spool", Preprocessing(), images=images)
+    assert result.score(scores) == 100
     onnx.save(ir.to_proto(of_images), tmp_path / "m.onnx")
     scored = ptqc.evaluate(
         tmp_path / "m.onnx", metric="top-1", data=images, labels=table, preprocessing=Preprocessing()
     )
     assert (scored.models[0].score.value, scored.cases) == (100, 2)
     table.write_text("labels.png,0\nb.png,1\n", encoding="utf-8")
-    told = rf"names b\.png, and there is no {table.parent / 'b.png'} nor {images / 'b.png'}: give paths relative to"
-    with pytest.raises(CalibrationError, match=f"{told} the CSV or to the folder of images"):
+    text = rf"names b\.png, and there is no {table.parent / 'b.png'} nor {images / 'b.png'}: give paths relative to"
+    with pytest.raises(CalibrationError, match=f"{text} the CSV or to the folder of images"):
         read_labels(of_images, table, tmp_path / "spool", Preprocessing(), images=images)
 
 
@@ -263,20 +263,20 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def labelled(model: ir.Model, path: Path, spool: Path) -> LabelledObjects:
-    found = read_labels(model, path, spool, Preprocessing(fit="stretch"), IN_PIXELS)
-    assert isinstance(found, LabelledObjects)
-    return found
+    result = read_labels(model, path, spool, Preprocessing(fit="stretch"), IN_PIXELS)
+    assert isinstance(result, LabelledObjects)
+    return result
 
 
 def test_pictures_with_boxes_give_the_score_that_evaluate_gives(
     of_quarters: ir.Model, pictures: Path, tmp_path: Path
 ) -> None:
-    found = labelled(of_quarters, pictures, tmp_path / "spool")
+    result = labelled(of_quarters, pictures, tmp_path / "spool")
     path = tmp_path / "m.onnx"
     ir.save(of_quarters, path)
     stretched = Preprocessing(fit="stretch")
     (row,) = ptqc.evaluate(path, metric="map", data=pictures, preprocessing=stretched, detector=IN_PIXELS).models
-    score = found.score(Runner(of_quarters).run)
+    score = result.score(Runner(of_quarters).run)
     assert score == pytest.approx(row.score.value)
     assert 50 < score < 100
 
@@ -290,22 +290,22 @@ def test_a_coco_file_names_images_below_its_folder(of_quarters: ir.Model, tmp_pa
         "categories": [{"id": 7, "name": "bright"}],
     }
     (tmp_path / "coco.json").write_text(json.dumps(document))
-    found = labelled(of_quarters, tmp_path / "coco.json", tmp_path / "spool")
-    assert len(found.samples) == 4
-    assert found.score(Runner(of_quarters).run) == pytest.approx(100)
+    result = labelled(of_quarters, tmp_path / "coco.json", tmp_path / "spool")
+    assert len(result.samples) == 4
+    assert result.score(Runner(of_quarters).run) == pytest.approx(100)
 
 
 def test_a_detector_loses_points_of_its_mean_average_precision(
     of_quarters: ir.Model, pictures: Path, tmp_path: Path
 ) -> None:
     """A file that finds nothing loses all that there was, the same file nothing."""
-    found = labelled(of_quarters, pictures, tmp_path / "spool")
-    criterion = LabelledDrop(1.0, "%drop", of_quarters, found)
+    result = labelled(of_quarters, pictures, tmp_path / "spool")
+    criterion = LabelledDrop(1.0, "%drop", of_quarters, result)
     same, blind = ir.to_proto(of_quarters), of_quarters.clone()
     blind.graph.initializers["corners"].const_value = ir.tensor(QUARTERS + 100, name="corners")
     nothing = criterion.judged(same)
     assert (nothing.value, nothing.bound, nothing.samples, criterion.judges) == (0, 0, 4, 4)
-    real = found.every_second(1).score(Runner(of_quarters).run)
+    real = result.every_second(1).score(Runner(of_quarters).run)
     lost = criterion.judged(ir.to_proto(blind))
     assert lost.value == pytest.approx(real)
     assert lost.bound >= lost.value
@@ -337,7 +337,7 @@ def test_a_drop_of_the_mean_average_precision_is_a_budget(pictures: Path, tmp_pa
     layers = {"w1": weight(32, 3, 16, 16) + 0.02, "w2": np.abs(weight(1, 32, 1, 1))}
     constants = {"corners": QUARTERS, "zero": np.zeros((), np.float32), "shape": np.array([-1, 4, 1])}
     data = np.random.default_rng(0).random((32, 3, 32, 32), np.float32)
-    found = compiled(
+    result = compiled(
         proto(LEARNED, 17, **layers, **constants),
         data,
         tmp_path,
@@ -346,9 +346,9 @@ def test_a_drop_of_the_mean_average_precision_is_a_budget(pictures: Path, tmp_pa
         preprocessing=Preprocessing(fit="stretch"),
         detector=IN_PIXELS,
     )
-    told, results = found.manifest["loss_budget"], found.manifest["results"]
+    record, results = result.manifest["loss_budget"], result.manifest["results"]
     assert results["score_title"] == "mAP 50-95, %"
     assert 50 < results["float_score"] < 100
-    assert (told["unit"], told["judged"]["samples"]) == ("%drop", 4)
-    assert told["judged"]["lost"] <= 5
-    assert f"mAP 50-95 {results['float_score']:.2f} % -> " in found.summary()
+    assert (record["unit"], record["judged"]["samples"]) == ("%drop", 4)
+    assert record["judged"]["lost"] <= 5
+    assert f"mAP 50-95 {results['float_score']:.2f} % -> " in result.summary()

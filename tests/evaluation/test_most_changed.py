@@ -36,16 +36,16 @@ def divergence(coarse: Artifact, x: np.ndarray) -> tuple[float, np.ndarray, np.n
 def test_they_come_by_falling_loss(coarse: Artifact) -> None:
     document = coarse.most_changed
     assert document is not None
-    found = document["samples"]
-    losses = [sample["loss"] for sample in found]
-    changed = [sample["outputs"][0]["float"][0][0] != sample["outputs"][0]["compiled"][0][0] for sample in found]
+    result = document["samples"]
+    losses = [sample["loss"] for sample in result]
+    changed = [sample["outputs"][0]["float"][0][0] != sample["outputs"][0]["compiled"][0][0] for sample in result]
     assert document["differing"] == sum(changed)
-    assert len(found) == max(4, sum(changed))
+    assert len(result) == max(4, sum(changed))
     assert changed == sorted(changed, reverse=True)
     for kind in (True, False):
         group = [loss for loss, is_changed in zip(losses, changed, strict=True) if is_changed == kind]
         assert group == sorted(group, reverse=True)
-    for sample in found:
+    for sample in result:
         loss, p, q = divergence(coarse, DATA[place_of(sample)])
         assert sample["loss"] == pytest.approx(loss, rel=1e-4)
         (output,) = sample["outputs"]
@@ -63,8 +63,8 @@ def test_pictures_are_what_the_model_sees(coarse: Artifact) -> None:
     picture = Image.open(io.BytesIO(base64.b64decode(content)))
     assert picture.size == (160, 160)
     shown = np.asarray(picture, np.float64).reshape(8, 20, 8, 20, 3).mean((1, 3))
-    given = np.moveaxis(DATA[place_of(sample)], 0, -1)
-    assert np.corrcoef(shown.mean(-1).ravel(), given.mean(-1).ravel())[0, 1] > 0.95
+    value = np.moveaxis(DATA[place_of(sample)], 0, -1)
+    assert np.corrcoef(shown.mean(-1).ravel(), value.mean(-1).ravel())[0, 1] > 0.95
 
 
 def test_the_report_shows_them(coarse: Artifact) -> None:
@@ -93,12 +93,12 @@ def test_a_detector_shows_what_it_finds(tmp_path: Path) -> None:
     assert artifact.most_changed is not None
     assert artifact.detector is None
     stated = Detector(boxes="distances", columns=("box", "classes"))
-    told = compiled(
+    shown = compiled(
         proto(DETECTOR, **constants), samples(1, 3, 32, 32), tmp_path / "told", "30%", detector=stated, **options
     )
-    assert told.most_changed is not None
-    assert told.detector == stated
-    for one, other in zip(artifact.most_changed["samples"], told.most_changed["samples"], strict=True):
+    assert shown.most_changed is not None
+    assert shown.detector == stated
+    for one, other in zip(artifact.most_changed["samples"], shown.most_changed["samples"], strict=True):
         assert other["objects"]["read"] == "distances from the middle of a cell, as of FCOS"
         assert other["objects"]["float"][0] == one["objects"]["float"][0]
     for sample in artifact.most_changed["samples"]:

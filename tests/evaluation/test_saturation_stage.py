@@ -30,9 +30,9 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def test_a_compile_with_eight_bits_warns_where_they_saturate(artifact: Artifact) -> None:
-    told = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "saturation"]
-    assert len(told) == saturates()
-    assert all(OPTION in message and "0.0 %" not in message for message in told)
+    messages = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "saturation"]
+    assert len(messages) == saturates()
+    assert all(OPTION in message and "0.0 %" not in message for message in messages)
     assert artifact.manifest["cpu"] == {"saturates_without_vnni": True, "session_option_without_vnni": EXACT_SUMS}
     assert artifact.manifest["results"]["sqnr_db"] > 30
 
@@ -62,17 +62,17 @@ def test_its_sessions_add_up_exactly(artifact: Artifact) -> None:
 
 def test_a_weight_of_two_layers_takes_another_option(tmp_path: Path) -> None:
     model = proto(TIED, w=weight(16, 16), b=weight(16), c=weight(16, seed=1))
-    found, x = compiled(model, samples(16), tmp_path, **EIGHT), samples(16)
-    assert found.manifest["cpu"]["session_option_without_vnni"] == IN_FLOAT
-    wanted = Runner(found.path, options=session_options(optimize=False)).run({"x": x})["y"]
-    assert relative([wanted], [found.run({"x": x})["y"]]) < 0.02
+    result, x = compiled(model, samples(16), tmp_path, **EIGHT), samples(16)
+    assert result.manifest["cpu"]["session_option_without_vnni"] == IN_FLOAT
+    wanted = Runner(result.path, options=session_options(optimize=False)).run({"x": x})["y"]
+    assert relative([wanted], [result.run({"x": x})["y"]]) < 0.02
 
 
 @pytest.mark.slow
 def test_weights_of_seven_bits_need_no_warning(tmp_path_factory: pytest.TempPathFactory) -> None:
-    found = compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("seven"), bits=(7,))
-    assert not any(note["step"] == "saturation" for note in found.manifest["notes"])
-    assert found.manifest["cpu"]["session_option_without_vnni"] == {}
+    result = compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("seven"), bits=(7,))
+    assert not any(note["step"] == "saturation" for note in result.manifest["notes"])
+    assert result.manifest["cpu"]["session_option_without_vnni"] == {}
 
 
 def test_a_layer_of_one_channel_needs_no_option(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_a_layer_of_one_channel_needs_no_option(tmp_path: Path) -> None:
         "g (float[N,1,9,9] x) => (float[N,1,9,9] y) { y = Conv<pads = [1, 1, 1, 1]>(x, w) }",
         w=np.full((1, 1, 3, 3), 0.2, np.float32),
     )
-    found = compiled(model, np.abs(samples(1, 9, 9)), tmp_path, **EIGHT)
-    assert found.manifest["cpu"]["session_option_without_vnni"] == {}
+    result = compiled(model, np.abs(samples(1, 9, 9)), tmp_path, **EIGHT)
+    assert result.manifest["cpu"]["session_option_without_vnni"] == {}
     x = np.full((1, 1, 9, 9), 9, np.float32)
-    wanted = Runner(found.path, options=session_options(optimize=False)).run({"x": x})["y"]
-    plain = found.session(ort.SessionOptions()).run(["y"], {"x": x})[0]
+    wanted = Runner(result.path, options=session_options(optimize=False)).run({"x": x})["y"]
+    plain = result.session(ort.SessionOptions()).run(["y"], {"x": x})[0]
     assert relative([wanted], [np.asarray(plain)]) < 0.02
 
 
@@ -97,15 +97,15 @@ def test_pairs_that_cannot_saturate_need_no_option(tmp_path: Path) -> None:
         e = Conv (d, pairs) f = Relu(e) y = GlobalAveragePool(f)
     }"""
     weights = {"first": weight(8, 3, 3, 3), "own": weight(8, 1, 3, 3), "pairs": weight(6, 8, 3, 3)}
-    found = compiled(
+    result = compiled(
         proto(body, **weights), samples(3, 9, 9), tmp_path, bits=(7, 8), allow_8bit=True, activations="integer"
     )
-    forms = {entry["weight"]: entry["format"] for entry in found.plan["weights"]}
+    forms = {entry["weight"]: entry["format"] for entry in result.plan["weights"]}
     assert forms == {"first": "int7", "own": "int8", "pairs": "safe8"}
-    assert found.manifest["cpu"] == {"saturates_without_vnni": False, "session_option_without_vnni": {}}
+    assert result.manifest["cpu"] == {"saturates_without_vnni": False, "session_option_without_vnni": {}}
     x = samples(3, 9, 9)
-    wanted = Runner(found.path, options=session_options(optimize=False)).run({"x": x})["y"]
-    assert relative([wanted], [np.asarray(found.session(ort.SessionOptions()).run(["y"], {"x": x})[0])]) < 0.02
+    wanted = Runner(result.path, options=session_options(optimize=False)).run({"x": x})["y"]
+    assert relative([wanted], [np.asarray(result.session(ort.SessionOptions()).run(["y"], {"x": x})[0])]) < 0.02
     free = compiled(
         proto(body, **weights), samples(3, 9, 9), tmp_path / "a", bits=(7, 8), runtime="arm", activations="integer"
     )

@@ -55,8 +55,8 @@ def test_why_a_speed_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "SECONDS", 0.0)
     model, samples = given(tmp_path, "N", 8)
-    found = measure_speed(model, ir.to_proto(model), replace(samples, batchable=True), SILENT)
-    told = found.to_json()
-    assert told["latency"]["float_ms"] > 0
-    assert told["latency"]["batch"] == 1
-    assert told["latency"]["low"] <= told["latency"]["speedup"] <= told["latency"]["high"]
+    result = measure_speed(model, ir.to_proto(model), replace(samples, batchable=True), SILENT)
+    record = result.to_json()
+    assert record["latency"]["float_ms"] > 0
+    assert record["latency"]["batch"] == 1
+    assert record["latency"]["low"] <= record["latency"]["speedup"] <= record["latency"]["high"]

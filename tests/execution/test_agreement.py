@@ -20,10 +20,10 @@ def test_infinities_and_nan_equal_themselves() -> None:
     assert relative(masked, [np.array([np.inf, -np.inf, np.nan, 1.0], np.float32)]) == 0.5
 
 
-@pytest.mark.parametrize("found", [[np.nan, 2.0], [np.inf, 2.0], [-np.inf, 2.0]])
-def test_they_are_far_from_anything_else(found: list[float]) -> None:
-    assert relative([np.array([1.0, 2.0])], [np.array(found)]) == math.inf
-    assert relative([np.array(found)], [np.array([1.0, 2.0])]) == math.inf
+@pytest.mark.parametrize("result", [[np.nan, 2.0], [np.inf, 2.0], [-np.inf, 2.0]])
+def test_they_are_far_from_anything_else(result: list[float]) -> None:
+    assert relative([np.array([1.0, 2.0])], [np.array(result)]) == math.inf
+    assert relative([np.array(result)], [np.array([1.0, 2.0])]) == math.inf
 
 
 def test_zeros_have_no_size() -> None:
@@ -38,6 +38,6 @@ def test_what_is_allowed_has_bounds() -> None:
 
 
 def test_the_float_model_counts_where_it_is_finite() -> None:
-    real, found = [np.array([3.0, np.nan, 4.0])], [np.array([3.0, 7.0, 9.0])]
-    assert relative_to_float(real, found) == 1.0
-    assert relative_to_float([found[0]], [real[0]]) == math.inf
+    real, result = [np.array([3.0, np.nan, 4.0])], [np.array([3.0, 7.0, 9.0])]
+    assert relative_to_float(real, result) == 1.0
+    assert relative_to_float([result[0]], [real[0]]) == math.inf

@@ -39,7 +39,7 @@ def test_what_fits_is_computed(image: CheckedSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feeds", "told"),
+    ("feeds", "expected"),
     [
         (X, "the inputs are a ndarray; give a dict of arrays by the names of the inputs"),
         ({}, "inputs none were given; the model takes ['x', 'k']: give 'x', 'k'"),
@@ -61,8 +61,8 @@ def test_what_fits_is_computed(image: CheckedSession) -> None:
         (given(x=X[:, :2]), "input 'x' is float32 [2, 2, 4, 4]; expected float32 [N, 3, 4, 4]: give 3 along axis 1"),
     ],
 )
-def test_what_does_not_fit_says_what_to_do(image: CheckedSession, feeds: Any, told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
+def test_what_does_not_fit_says_what_to_do(image: CheckedSession, feeds: Any, expected: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)):
         image.run(feeds)
 
 

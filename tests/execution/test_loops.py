@@ -72,5 +72,5 @@ def test_a_walk_takes_sequences_along() -> None:
 
 def test_tensors_of_sequences_are_numbered() -> None:
     x = np.ones(2, np.float32)
-    found = tensors_of({"a": x, "b": [x, x], "c": None, "d": np.array(["text"], object)})
-    assert {name: array.dtype.kind for name, array in found.items()} == {"a": "f", "b[0]": "f", "b[1]": "f", "d": "U"}
+    result = tensors_of({"a": x, "b": [x, x], "c": None, "d": np.array(["text"], object)})
+    assert {name: array.dtype.kind for name, array in result.items()} == {"a": "f", "b[0]": "f", "b[1]": "f", "d": "U"}

@@ -26,10 +26,10 @@ def expected(x: np.ndarray) -> dict[str, np.ndarray]:
     return {"h": hidden, "y": -np.maximum(hidden, 0), "s": np.array([len(x), 30])}
 
 
-def check(found: dict[str, np.ndarray], x: np.ndarray, names: list[str]) -> None:
-    assert list(found) == names
+def check(result: dict[str, np.ndarray], x: np.ndarray, names: list[str]) -> None:
+    assert list(result) == names
     for name in names:
-        np.testing.assert_allclose(found[name], expected(x)[name], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(result[name], expected(x)[name], rtol=1e-5, atol=1e-5)
 
 
 def test_outputs_and_taps(model: ir.Model) -> None:

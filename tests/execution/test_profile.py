@@ -25,10 +25,10 @@ def model(monkeypatch: pytest.MonkeyPatch) -> ir.Model:
 def test_charges_add_up_to_the_whole(model: ir.Model) -> None:
     names = [str(node.outputs[0].name) for node in model.graph]
     before = [node.name for node in model.graph]
-    (found,) = speed.profile([Subject(model, FEEDS, {name: name for name in names})], 0.01)
-    assert sum(found.charges.values()) == pytest.approx(found.nanoseconds)
-    assert set(found.charges) <= set(names)
-    assert {node.outputs[0].name for node in model.graph if node.op_type in ("Conv", "Gemm")} & set(found.charges)
+    (result,) = speed.profile([Subject(model, FEEDS, {name: name for name in names})], 0.01)
+    assert sum(result.charges.values()) == pytest.approx(result.nanoseconds)
+    assert set(result.charges) <= set(names)
+    assert {node.outputs[0].name for node in model.graph if node.op_type in ("Conv", "Gemm")} & set(result.charges)
     assert [node.name for node in model.graph] == before
 
 
@@ -51,9 +51,9 @@ def test_nodes_of_subgraphs_belong_to_the_node_that_runs_them() -> None:
     events = [
         {"name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": {"op_name": "Loop"}} for name, ts, dur in spans
     ]
-    found = _by_node(events)
-    assert Counter({node.name: len(node.times) for node in found}) == {";0;": 2, ";1;": 1, ";2;": 1}
-    assert np.sum(found[0].times) == 12_000
+    result = _by_node(events)
+    assert Counter({node.name: len(node.times) for node in result}) == {";0;": 2, ";1;": 1, ";2;": 1}
+    assert np.sum(result[0].times) == 12_000
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

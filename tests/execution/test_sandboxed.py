@@ -65,7 +65,7 @@ def compile_here(data: str = "x.npy") -> int:
 
 
 @pytest.mark.parametrize(
-    ("loading", "running", "told"),
+    ("loading", "running", "expected"),
     [
         ("crash", FINE, "loading it in ONNX Runtime 0 crashed (SIGSEGV)"),
         pytest.param("abort", FINE, "loading it in ONNX Runtime 0 crashed (SIGABRT)", marks=pytest.mark.slow),
@@ -81,12 +81,12 @@ def test_it_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
     loading: str,
     running: str,
-    told: str,
+    expected: str,
 ) -> None:
     plant(folder, monkeypatch, loading, running)
     assert compile_here() == 2
     message = capsys.readouterr().err
-    assert f"ptqc: m.onnx: {told}" in message
+    assert f"ptqc: m.onnx: {expected}" in message
     assert "export the model again" in message
     assert message.count("\n") == 1
     assert not (folder / "out").exists()
@@ -125,9 +125,9 @@ def test_a_crash_of_the_checker_is_refused(
 def test_a_sound_model_passes_both_trials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[sandbox.Ended] = []
     right = sandbox.run
-    monkeypatch.setattr(sandboxed.sandbox, "run", lambda *given: seen.append(right(*given)) or seen[-1])
+    monkeypatch.setattr(sandboxed.sandbox, "run", lambda *arguments: seen.append(right(*arguments)) or seen[-1])
     assert compile_here() == 0
-    assert [found.problem for found in seen] == [None, None]
+    assert [result.problem for result in seen] == [None, None]
     assert seen[0].said == "ONNX's checker"
     assert seen[1].said.startswith("a run in ONNX Runtime")
     assert (folder / "out").exists()

@@ -38,9 +38,9 @@ def test_layers_that_share_a_weight_are_exact_too() -> None:
     options.add_session_config_entry(*next(iter(IN_FLOAT.items())))
     model, feeds = proto(TIED, 19, **STEPS, **ZERO, **CODES), {"x": np.full((1, 4), 255, np.float32)}
     for chosen in (session_options(), options):
-        found = Runner(model, ["aq"], chosen).run(feeds)
-        assert found["aq"].tolist() == [[130] * 4]  # 4 · 255 · 127 / 1000
-        assert found["y"].tolist() == [[66e6] * 4]  # 4 · 130,000 · 127 in steps of a million
+        result = Runner(model, ["aq"], chosen).run(feeds)
+        assert result["aq"].tolist() == [[130] * 4]  # 4 · 255 · 127 / 1000
+        assert result["y"].tolist() == [[66e6] * 4]  # 4 · 130,000 · 127 in steps of a million
 
 
 def test_nodes_get_constants_of_their_own() -> None:
@@ -54,8 +54,8 @@ def test_nodes_get_constants_of_their_own() -> None:
 def test_layers_that_share_a_dequantized_weight() -> None:
     model = proto(SHARED, 19, **CODES)
     assert [node.op_type for node in apart(model).graph.node].count("DequantizeLinear") == 2
-    found = Runner(model, (), session_options()).run({"x": np.ones((1, 4), np.float32)})
-    assert found["y"].tolist() == [[4 * 127] * 4]
+    result = Runner(model, (), session_options()).run({"x": np.ones((1, 4), np.float32)})
+    assert result["y"].tolist() == [[4 * 127] * 4]
 
 
 def test_only_weights_beyond_seven_bits_can_saturate() -> None:

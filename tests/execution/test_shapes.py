@@ -14,8 +14,8 @@ def test_sequences_of_unlike_tensors_have_no_sizes() -> None:
         zero = Constant <value = int64 {0}> ()
         y = SequenceAt(q, zero)
     }""")
-    found = observed_shapes(model, {"x": np.zeros((1, 3), np.float32)})
-    assert {name: found.get(name) for name in ("x", "h", "y", "q")} == {
+    result = observed_shapes(model, {"x": np.zeros((1, 3), np.float32)})
+    assert {name: result.get(name) for name in ("x", "h", "y", "q")} == {
         "x": (1, 3),
         "h": (1, 3),
         "y": (1, 2),

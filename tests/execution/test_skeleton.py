@@ -64,31 +64,31 @@ def test_what_replaces_a_tensor_in_a_file_goes_to_a_file(path: Path) -> None:
     walk, opened = Walk(Slicer(model), [FEEDS], {"w": other}), list[bool]()
     right = execute.open_proto
 
-    def open_proto(proto: onnx.ModelProto, *given: object) -> ort.InferenceSession:
+    def open_proto(proto: onnx.ModelProto, *arguments: object) -> ort.InferenceSession:
         opened.append(has_references(proto))
-        return right(proto, *given)  # type: ignore[arg-type]
+        return right(proto, *arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ptqc.execution.walk.open_proto", open_proto)
-        found = walk.compute()["h"][0]
+        result = walk.compute()["h"][0]
     assert opened == [True]
-    assert np.allclose(np.asarray(found), FEEDS["x"] @ other, atol=1e-4)
+    assert np.allclose(np.asarray(result), FEEDS["x"] @ other, atol=1e-4)
 
 
 def test_what_a_model_holds_goes_to_a_file_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     model, opened = ir.from_proto(network()), list[onnx.ModelProto]()
     right = execute.open_proto
 
-    def open_proto(proto: onnx.ModelProto, *given: object, **options: object) -> ort.InferenceSession:
+    def open_proto(proto: onnx.ModelProto, *arguments: object, **options: object) -> ort.InferenceSession:
         opened.append(proto)
-        return right(proto, *given, **options)  # type: ignore[arg-type]
+        return right(proto, *arguments, **options)  # type: ignore[arg-type]
 
     wanted = Runner(model, ["h"]).run(FEEDS)
     monkeypatch.setattr(execute, "open_proto", open_proto)
     lean = Runner(model, ["h"], lean=True)
     gc.collect()
-    found = lean.run(FEEDS)
-    assert all(np.allclose(found[name], wanted[name], atol=1e-5) for name in ("y", "h"))
+    result = lean.run(FEEDS)
+    assert all(np.allclose(result[name], wanted[name], atol=1e-5) for name in ("y", "h"))
     (proto,) = opened
     (w,) = (tensor for tensor in proto.graph.initializer if tensor.name == "w")
     assert not w.raw_data
@@ -96,11 +96,11 @@ def test_what_a_model_holds_goes_to_a_file_where_memory_is_short(monkeypatch: py
 
 
 def test_size_and_digest_are_those_of_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = read_model(path)
+    result = read_model(path)
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 10**9)
     whole = read_model(path)
-    assert (found.size, found.digest) == (whole.size, whole.digest)
-    pairs = zip(found.model.graph.initializers.values(), whole.model.graph.initializers.values(), strict=True)
+    assert (result.size, result.digest) == (whole.size, whole.digest)
+    pairs = zip(result.model.graph.initializers.values(), whole.model.graph.initializers.values(), strict=True)
     for left, held in pairs:
         assert left.const_value is not None
         assert held.const_value is not None
@@ -240,15 +240,15 @@ def test_half_precision_compiles_from_files(kind: str, tmp_path: Path, monkeypat
     model.graph.node.insert(0, onnx.helper.make_node("Cast", ["x"], ["x16"], to=half))
     model.graph.node.append(onnx.helper.make_node("Cast", ["y16"], ["y"], to=onnx.TensorProto.FLOAT))
     onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="model.data")
-    found = []
+    result = []
     for limit in (4000, 10**9):
         monkeypatch.setattr(external, "IN_MEMORY_LIMIT", limit)
-        given = [{"x": row[None]} for row in np.random.default_rng(1).normal(size=(16, 64)).astype(np.float32)]
-        made = compiled(tmp_path / "model.onnx", given, tmp_path / str(limit), bits=(4,), activations="float")
+        values = [{"x": row[None]} for row in np.random.default_rng(1).normal(size=(16, 64)).astype(np.float32)]
+        made = compiled(tmp_path / "model.onnx", values, tmp_path / str(limit), bits=(4,), activations="float")
         assert ("model.data" in made.manifest["files"]) == (limit == 4000)
-        found.append(onnx.load(made.path).graph)
-    assert list(found[0].node) == list(found[1].node)
-    for left, right in zip(found[0].initializer, found[1].initializer, strict=True):
+        result.append(onnx.load(made.path).graph)
+    assert list(result[0].node) == list(result[1].node)
+    for left, right in zip(result[0].initializer, result[1].initializer, strict=True):
         assert np.array_equal(onnx.numpy_helper.to_array(left), onnx.numpy_helper.to_array(right))
 
 
@@ -294,13 +294,13 @@ def test_what_is_timed_is_as_fast_as_for_users(path: Path, monkeypatch: pytest.M
     model, right = read_model(path).model, execute.open_session
     said: list[tuple[bool, bool]] = []
 
-    def open_session(given: bytes, options: ort.SessionOptions, without: set[str]) -> ort.InferenceSession:
+    def open_session(value: bytes, options: ort.SessionOptions, without: set[str]) -> ort.InferenceSession:
         try:
             is_prepacked = options.get_session_config_entry(PREPACKING) != "1"
         except RuntimeError:  # it has no such entry
             is_prepacked = True
         said.append((is_prepacked, "ConstantFolding" in without))
-        return right(given, options, without)
+        return right(value, options, without)
 
     monkeypatch.setattr(execute, "open_session", open_session)
     timed, plain = Subject(model, FEEDS).session(), Runner(model)

@@ -35,8 +35,8 @@ def test_few_values_are_told_whole() -> None:
 def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
     """Of skewed draws with a known median."""
     draws = np.random.default_rng(0).lognormal(np.log(1.3), 1.0, (4000, speed.ROUNDS))
-    found = [low <= 1.3 <= high for low, high in map(interval, draws)]
-    assert speed.CONFIDENCE - 0.005 <= np.mean(found) < 1
+    result = [low <= 1.3 <= high for low, high in map(interval, draws)]
+    assert speed.CONFIDENCE - 0.005 <= np.mean(result) < 1
 
 
 @pytest.mark.usefixtures("short")
@@ -49,9 +49,9 @@ def test_the_larger_model_is_slower() -> None:
 
 
 def counted(a: Subject, b: Subject) -> Speed:
-    found = compare(a, b)
-    assert found is not None
-    return found
+    result = compare(a, b)
+    assert result is not None
+    return result
 
 
 def told(monkeypatch: pytest.MonkeyPatch, clock: Callable[[object], float]) -> Speed:
@@ -62,25 +62,25 @@ def told(monkeypatch: pytest.MonkeyPatch, clock: Callable[[object], float]) -> S
 
 
 def test_a_steady_clock_leaves_no_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(monkeypatch, lambda _: 2e6)
-    assert found == Speed(2.0, 2.0, 1.0, 1.0, 1.0, speed.ROUNDS)
+    result = told(monkeypatch, lambda _: 2e6)
+    assert result == Speed(2.0, 2.0, 1.0, 1.0, 1.0, speed.ROUNDS)
 
 
 def test_a_clock_without_sense_spreads_over_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The times of both come from one heavy-tailed distribution, as beside other programs."""
     draws = iter(np.random.default_rng(5).pareto(0.7, 100_000) + 1)
-    found = told(monkeypatch, lambda _: float(next(draws)))
-    assert found.low < 1 < found.high
-    assert found.high / found.low > 1.2
+    result = told(monkeypatch, lambda _: float(next(draws)))
+    assert result.low < 1 < result.high
+    assert result.high / result.low > 1.2
 
 
 def test_disturbed_runs_do_not_count() -> None:
     """Half of the runs take a hundred times as long."""
     numbers: Iterator[int] = count()
-    found = speed._round(
+    result = speed._round(
         [lambda: None] * 2, speed.TURN, 0.0, np.random.default_rng(0), lambda _: 1e8 if next(numbers) % 2 else 1e6
     )
-    assert found == [1e6, 1e6]
+    assert result == [1e6, 1e6]
 
 
 def test_a_slow_model_is_run_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:

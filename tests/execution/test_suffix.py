@@ -19,10 +19,10 @@ def name(request: pytest.FixtureRequest) -> str:
 def with_injected(model: ir.Model, value: str, feeds: Feeds, replaced: np.ndarray) -> dict[str, np.ndarray]:
     """Outputs of a copy of the model in which readers of a value read an extra input instead."""
     copy = model.clone()
-    found = next(v for node in copy.graph for v in node.outputs if v.name == value)
-    extra = ir.Value(name="injected", type=found.type)
+    result = next(v for node in copy.graph for v in node.outputs if v.name == value)
+    extra = ir.Value(name="injected", type=result.type)
     copy.graph.inputs.append(extra)
-    for use in tuple(found.uses()):
+    for use in tuple(result.uses()):
         use.node.replace_input_with(use.idx, extra)
     outputs = run(copy, {**feeds, "injected": replaced})
     if value in outputs:
@@ -43,12 +43,12 @@ def test_the_rest_with_a_value_replaced_equals_a_run_with_it_injected(name: str)
         for output, arrays in results.items():
             changed = [np.asarray(a) + np.float32(0.5) for a in arrays]
             # What the suffix reads besides is at hand, but for the other outputs of this node.
-            found = list(suffix.run({**results, output: changed}))
+            result = list(suffix.run({**results, output: changed}))
             for i, feeds in enumerate(batches):
                 expected = with_injected(model, output, feeds, changed[i])
-                assert set(found[i]) == set(expected)
+                assert set(result[i]) == set(expected)
                 for key, value in expected.items():
-                    close(found[i][key], value)
+                    close(result[i][key], value)
                     compared += 1
         walk.advance(results)
     assert compared >= 3 * len(slicer.nodes)
@@ -58,10 +58,10 @@ def test_the_rest_with_a_value_replaced_equals_a_run_with_it_injected(name: str)
 def test_the_whole_graph_is_behind_its_start(name: str, batches: int | None) -> None:
     model, feeds = model_of(name), batches_of(name)
     walk = Walk(Slicer(model), feeds)
-    for found, given in zip(Suffixes(walk).behind(-1).run({}, batches), feeds[:batches], strict=True):
-        expected = run(model, given)
-        assert list(found) == walk.slicer.outputs
-        for key, value in found.items():
+    for result, values in zip(Suffixes(walk).behind(-1).run({}, batches), feeds[:batches], strict=True):
+        expected = run(model, values)
+        assert list(result) == walk.slicer.outputs
+        for key, value in result.items():
             close(value, expected[key])
 
 
@@ -79,8 +79,8 @@ def test_graph_inputs_can_be_replaced() -> None:
     batches = batches_of("residual")
     walk = Walk(Slicer(model), batches)
     changed = [b["x"] * 2 for b in batches]
-    for found, feeds, x in zip(Suffixes(walk).behind(-1).run({"x": changed}), batches, changed, strict=True):
-        close(found["y"], run(model, {**feeds, "x": x})["y"])
+    for result, feeds, x in zip(Suffixes(walk).behind(-1).run({"x": changed}), batches, changed, strict=True):
+        close(result["y"], run(model, {**feeds, "x": x})["y"])
 
 
 def test_constants_can_be_replaced() -> None:
@@ -111,8 +111,8 @@ def test_each_node_is_in_few_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     suffixes = Suffixes(walk)
     while walk.position < len(walk):
         results = walk.compute()
-        found = list(suffixes.behind(walk.position).run(results))
-        close(found[0][f"v{nodes}"], np.full((1, 2), 2.0**10, np.float32))
+        result = list(suffixes.behind(walk.position).run(results))
+        close(result[0][f"v{nodes}"], np.full((1, 2), 2.0**10, np.float32))
         walk.advance(results)
     stretches = stretch = 10
     assert max(counts.values()) <= stretches + stretch + 1
@@ -129,6 +129,6 @@ def test_values_and_outputs_are_made_when_they_are_read() -> None:
 
     outputs = Suffixes(walk).behind(-1).run({"x": Lazy(changed, len(many))})
     assert made == []
-    for batch, found in zip(range(3), outputs, strict=False):
-        close(found["y"], run(model, {**many[batch], "x": changed(batch)})["y"])
+    for batch, result in zip(range(3), outputs, strict=False):
+        close(result["y"], run(model, {**many[batch], "x": changed(batch)})["y"])
     assert len(set(made)) <= 3 + 2 * walk.workers + 1

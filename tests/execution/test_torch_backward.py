@@ -28,17 +28,17 @@ FEEDS = {"x": noise(2, 4), "rows": np.array([1, 3])}
 
 
 def taken(*sweeps: dict[str, np.ndarray], constants: tuple[str, ...], inner: tuple[str, ...]) -> list[tuple[str, Any]]:
-    found = []
+    result = []
     graph = TorchGraph(parse(GRAPH, **CONSTANTS))
-    run = Backward(graph, FEEDS, constants, inner, lambda name, _, gradient: found.append((name, gradient.clone())))
+    run = Backward(graph, FEEDS, constants, inner, lambda name, _, gradient: result.append((name, gradient.clone())))
     for directions in sweeps:
         run.along(directions)
-    return found
+    return result
 
 
 def test_gradients_of_constants_and_inner_values() -> None:
     v, u = noise(2, 2, seed=1), noise(2, 3, seed=2)
-    found = dict(taken({"y": v, "z": u}, constants=("table", "w"), inner=("x", "h", "t")))
+    result = dict(taken({"y": v, "z": u}, constants=("table", "w"), inner=("x", "h", "t")))
     first, second, w = (CONSTANTS[name] for name in ("first", "second", "w"))
     s = FEEDS["x"] + CONSTANTS["table"][FEEDS["rows"]]
     t = v @ first.T + u @ second.T
@@ -46,7 +46,7 @@ def test_gradients_of_constants_and_inner_values() -> None:
     rows = np.zeros((5, 4), np.float32)
     rows[FEEDS["rows"]] = h @ w.T
     for name, expected in {"t": t, "h": h, "x": h @ w.T, "w": s.T @ h, "table": rows}.items():
-        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result[name], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_every_sweep_stands_alone() -> None:

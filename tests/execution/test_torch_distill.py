@@ -26,12 +26,12 @@ def network(graph: str = NETWORK) -> ir.Model:
 
 
 def test_the_error_of_the_statistics_falls() -> None:
-    found = distill(network(), noise(16, 3, 8, 8), 30)
-    assert found.after < 0.2 * found.before
-    assert found.batch.shape == (16, 3, 8, 8)
-    assert found.batch.dtype == np.float32
-    again = distill(network(), found.batch, 0)
-    assert again.before == again.after == pytest.approx(found.after, rel=1e-4)
+    result = distill(network(), noise(16, 3, 8, 8), 30)
+    assert result.after < 0.2 * result.before
+    assert result.batch.shape == (16, 3, 8, 8)
+    assert result.batch.dtype == np.float32
+    again = distill(network(), result.batch, 0)
+    assert again.before == again.after == pytest.approx(result.after, rel=1e-4)
 
 
 def test_the_error_is_the_relative_distance_of_means_and_spreads() -> None:
@@ -49,10 +49,10 @@ def test_no_steps_change_nothing() -> None:
 
 def test_inputs_stay_within_their_extremes() -> None:
     x = noise(8, 3, 8, 8).clip(0, 0.5)
-    found = distill(network(), x, 20).batch
-    assert found.min() >= 0
-    assert found.max() <= 0.5
-    assert not np.array_equal(found, x)
+    result = distill(network(), x, 20).batch
+    assert result.min() >= 0
+    assert result.max() <= 0.5
+    assert not np.array_equal(result, x)
 
 
 def test_the_same_inputs_give_the_same() -> None:
@@ -61,9 +61,9 @@ def test_the_same_inputs_give_the_same() -> None:
 
 
 def test_every_step_is_told() -> None:
-    told: list[int] = []
-    distill(network(), noise(2, 3, 8, 8), 3, lambda: told.append(1))
-    assert len(told) == 3
+    steps: list[int] = []
+    distill(network(), noise(2, 3, 8, 8), 3, lambda: steps.append(1))
+    assert len(steps) == 3
 
 
 def test_what_has_no_gradient_is_refused() -> None:

@@ -45,11 +45,11 @@ def images(seed: int = 1) -> "torch.Tensor":
 def test_outputs_and_taps_are_those_of_onnxruntime() -> None:
     x = images()
     taps = ["r", "m", "y"]
-    found = TorchGraph(network()).run({"x": x}, taps)
+    result = TorchGraph(network()).run({"x": x}, taps)
     expected = Runner(network(), taps).run({"x": x.numpy()}, taps)
-    assert list(found) == taps
+    assert list(result) == taps
     for name in taps:
-        np.testing.assert_allclose(found[name].numpy(), expected[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result[name].numpy(), expected[name], rtol=1e-5, atol=1e-6)
 
 
 def test_a_piece_runs_from_inner_values() -> None:
@@ -63,9 +63,9 @@ def test_a_piece_runs_from_inner_values() -> None:
 
 def test_a_tap_may_be_a_feed_or_a_constant() -> None:
     graph, x = TorchGraph(network()), images()
-    found = graph.run({"x": x}, ["x", "w"])
-    assert found["x"] is x
-    assert found["w"] is graph.constants["w"]
+    result = graph.run({"x": x}, ["x", "w"])
+    assert result["x"] is x
+    assert result["w"] is graph.constants["w"]
 
 
 def test_replaced_constants_get_gradients() -> None:

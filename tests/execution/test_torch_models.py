@@ -36,10 +36,10 @@ def compare(model: ir.Model, feeds: Feeds) -> None:
     """Every float value of the graph."""
     taps = [str(v.name) for node in model.graph for v in node.outputs if v.dtype == ir.DataType.FLOAT]
     expected = run(model, feeds, taps)
-    found = TorchGraph(model).run({name: torch.from_numpy(array) for name, array in feeds.items()}, taps)
+    result = TorchGraph(model).run({name: torch.from_numpy(array) for name, array in feeds.items()}, taps)
     for name in taps:
         limit = TOLERANCE * np.abs(expected[name]).max()
-        np.testing.assert_allclose(found[name].numpy(), expected[name], rtol=0, atol=limit, err_msg=name)
+        np.testing.assert_allclose(result[name].numpy(), expected[name], rtol=0, atol=limit, err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["digits_resnet_dw", "tiny_detector_silu", "tiny_mlp"])

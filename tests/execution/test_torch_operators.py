@@ -98,11 +98,11 @@ def is_current(operator: str, opset: int) -> bool:
 
 
 def compare(graph: TorchGraph, feeds: Sequence[object], expected: Sequence[object]) -> None:
-    given = {name: tensor_of(array_of(value)) for name, value in zip(graph.inputs, feeds, strict=True)}
-    results = graph.run(given)
-    for found, wanted in zip((results[name].numpy() for name in graph.outputs), map(array_of, expected), strict=True):
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    values = {name: tensor_of(array_of(value)) for name, value in zip(graph.inputs, feeds, strict=True)}
+    results = graph.run(values)
+    for result, wanted in zip((results[name].numpy() for name in graph.outputs), map(array_of, expected), strict=True):
+        assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
 
 
 def array_of(value: object) -> np.ndarray:

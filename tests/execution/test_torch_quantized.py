@@ -55,16 +55,16 @@ def test_outputs_are_those_of_the_quantized_walk(model: ir.Model) -> None:
         **{name: solution.weight for name, solution in tuned.weights.items()},
     )
     expected = run_quantized(Slicer(separate), [{"x": x}], dict.fromkeys("xrd", FINE))[0]["y"]
-    found = QuantizedGraph(model, plan).run({"x": torch.from_numpy(x)}, *tensors_of(tuned))["y"]
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+    result = QuantizedGraph(model, plan).run({"x": torch.from_numpy(x)}, *tensors_of(tuned))["y"]
+    np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
 
 
 def test_rounding_is_that_of_the_reference_and_passes_gradients_inside_the_range() -> None:
     x = np.linspace(-4, 6, 501, dtype=np.float32)
     tensor = torch.from_numpy(x.copy()).requires_grad_()
-    found = quantized.fake_quantize(tensor, FINE)
-    np.testing.assert_array_equal(found.detach().numpy(), fake_quantize(x, FINE))
-    found.sum().backward()
+    result = quantized.fake_quantize(tensor, FINE)
+    np.testing.assert_array_equal(result.detach().numpy(), fake_quantize(x, FINE))
+    result.sum().backward()
     assert tensor.grad is not None
     inside = (np.rint(x / np.float32(0.02)) >= -100) & (np.rint(x / np.float32(0.02)) <= 155)
     np.testing.assert_array_equal(tensor.grad.numpy(), inside.astype(np.float32))

@@ -27,8 +27,8 @@ def test_node_by_node_equals_the_whole_run(name: str, whole: list[dict[str, np.n
         results = walk.compute()
         assert list(results) == [output for output in walk.node.output if output]
         for output, arrays in results.items():
-            for found, expected in zip(arrays, whole, strict=True):
-                close(np.asarray(found), expected[output])
+            for result, expected in zip(arrays, whole, strict=True):
+                close(np.asarray(result), expected[output])
         walk.advance(results)
     outputs = set(walk.slicer.outputs)
     assert set(walk.values) == outputs
@@ -42,8 +42,8 @@ def test_a_step_gives_what_compute_and_advance_give(name: str) -> None:
         fast.step()
         assert fast.values.keys() == slow.values.keys()
         for value, arrays in slow.values.items():
-            for found, expected in zip(fast.values[value], arrays, strict=True):
-                np.testing.assert_array_equal(found, expected)
+            for result, expected in zip(fast.values[value], arrays, strict=True):
+                np.testing.assert_array_equal(result, expected)
 
 
 def test_no_bit_depends_on_the_number_of_processors() -> None:
@@ -127,11 +127,11 @@ def test_attention_keeps_the_width_of_its_queries() -> None:
     feeds, weight = {"x": noise(2, 3, 8)}, noise(8, 5, seed=1)
     slicer = Slicer(parse(graph, 23, w=weight))
     queries = np.maximum(feeds["x"], 0)
-    found = slicer.session([1, 2], {"q": queries, "x": feeds["x"]}, ["y"]).run(None, {**feeds, "q": queries})[0]
+    result = slicer.session([1, 2], {"q": queries, "x": feeds["x"]}, ["y"]).run(None, {**feeds, "q": queries})[0]
     heads = [array.reshape(2, 3, 2, 4).transpose(0, 2, 1, 3) for array in (queries, feeds["x"])]
     scores = np.exp(heads[0] @ heads[1].transpose(0, 1, 3, 2) / 2)
     attended = (scores / scores.sum(-1, keepdims=True)) @ heads[1]
-    close(np.asarray(found), attended.transpose(0, 2, 1, 3).reshape(2, 3, 8) @ weight)
+    close(np.asarray(result), attended.transpose(0, 2, 1, 3).reshape(2, 3, 8) @ weight)
 
 
 def test_sizes_that_the_model_states_wrongly_are_not_stated() -> None:

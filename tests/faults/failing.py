@@ -30,11 +30,11 @@ DISK = ctypes.CDLL(None)
 
 def compiled(folder: Path, *more: str) -> tuple[int, str]:
     """The exit code of a compile into folder/work/out, and what it said."""
-    inputs, told = folder.parent, io.StringIO()
+    inputs, text = folder.parent, io.StringIO()
     arguments = ["compile", str(inputs / "m.onnx"), "--calibration", str(inputs / "c.npz"), "--bits", "3,4"]
     arguments += ["-o", str(folder / "work" / "out"), "--cache", str(folder / "cache"), "--quiet", *more]
-    with contextlib.redirect_stderr(told):
-        return cli.main(arguments), told.getvalue()
+    with contextlib.redirect_stderr(text):
+        return cli.main(arguments), text.getvalue()
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -62,13 +62,13 @@ def outcome(place: Path, error: str, forced: bool, number: int) -> dict[str, Any
     folder = place / "faulty"
     before = prepare(folder, forced)
     DISK.failing_arm(str(folder).encode(), number, getattr(errno, error), error != "ENOSPC")
-    code, told = compiled(folder, "--force")
+    code, text = compiled(folder, "--force")
     seen = DISK.failing_disarm()
-    first = {"number": number, "code": code, "told": told, "changes": seen, "temporary": names(folder / "tmp")}
+    first = {"number": number, "code": code, "told": text, "changes": seen, "temporary": names(folder / "tmp")}
     first |= {"left": names(folder / "work"), "untouched": files(folder / "work" / "out") == before}
     made = files(folder / "work" / "out")
-    code, told = compiled(folder, "--force")
-    second = {"code": code, "told": told, "left": names(folder / "work"), "files": files(folder / "work" / "out")}
+    code, text = compiled(folder, "--force")
+    second = {"code": code, "told": text, "left": names(folder / "work"), "files": files(folder / "work" / "out")}
     store = Store(folder / "cache")
     clear(store)
     second["stored"] = contents(store).bytes

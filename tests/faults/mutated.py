@@ -51,10 +51,10 @@ def outcome(folder: Path, number: int) -> dict[str, Any]:
     source = "synthetic" if number % 3 == 0 and seed != DECODER else "c.npz"
     arguments = ["compile", "m.onnx", "--calibration", source, "--samples", "4", "--bits", "4", "-o", "out"]
     arguments += ["--kv-cache", NAMES[number % len(NAMES)]] if seed == DECODER else []
-    told, started = io.StringIO(), processor_seconds()
+    text, started = io.StringIO(), processor_seconds()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
-    with contextlib.redirect_stderr(told), planted(number, folder):
+    with contextlib.redirect_stderr(text), planted(number, folder):
         code = cli.main([*arguments, "--cache", str(folder / "cache"), "--quiet"])
     unchanged = (folder / "m.onnx").read_bytes() == data
     shutil.rmtree(folder / "out", ignore_errors=True)
@@ -65,7 +65,7 @@ def outcome(folder: Path, number: int) -> dict[str, Any]:
         "number": number,
         "seed": seed,
         "code": code,
-        "told": told.getvalue(),
+        "told": text.getvalue(),
         "seconds": processor_seconds() - started,
         "megabytes": peak_memory_mb(),
         "child_megabytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,

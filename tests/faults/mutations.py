@@ -96,8 +96,8 @@ OPERATORS = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not
 
 
 def _any(rng: Rng, items: Any) -> Any:
-    found = list(items)
-    return found[int(rng.integers(len(found)))] if found else None
+    result = list(items)
+    return result[int(rng.integers(len(result)))] if result else None
 
 
 def _node(model: onnx.ModelProto, rng: Rng) -> onnx.NodeProto:

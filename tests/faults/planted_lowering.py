@@ -36,11 +36,11 @@ def params_of_another(right: Any) -> Any:
 def one_more_quantized(right: Any) -> Any:
     """An activation that the plan leaves in float."""
 
-    def apply(self: Any, given: PlanWithParameters) -> Result[Lowered]:
-        more = {given.plan.sites[0].name: QuantParams(UINT8, 0.05, 128)}
-        plan = dataclasses.replace(given.plan, activations=more)
-        found: Result[Lowered] = right(self, dataclasses.replace(given, plan=plan))
-        return found
+    def apply(self: Any, value: PlanWithParameters) -> Result[Lowered]:
+        more = {value.plan.sites[0].name: QuantParams(UINT8, 0.05, 128)}
+        plan = dataclasses.replace(value.plan, activations=more)
+        result: Result[Lowered] = right(self, dataclasses.replace(value, plan=plan))
+        return result
 
     return apply
 

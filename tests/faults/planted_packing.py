@@ -31,19 +31,20 @@ def planes_reversed(right: Any) -> Any:
     return pack
 
 
-def rounded_late(found: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def rounded_late(result: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """A digit fewer than the scales had when the weights were rounded to them."""
-    return found[0] & 0xFE, found[1]
+    return result[0] & 0xFE, result[1]
 
 
-def nibbles_swapped(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    return tuple((plane << 4 | plane >> 4).astype(np.uint8) for plane in found)
+def nibbles_swapped(result: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    return tuple((plane << 4 | plane >> 4).astype(np.uint8) for plane in result)
 
 
-def unsigned(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def unsigned(result: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Indices taken for codes."""
     return {
-        name: np.arange(array.size, dtype=np.int8) if array.dtype == np.int8 else array for name, array in found.items()
+        name: np.arange(array.size, dtype=np.int8) if array.dtype == np.int8 else array
+        for name, array in result.items()
     }
 
 

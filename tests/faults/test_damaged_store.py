@@ -92,9 +92,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made")
     onnx.save(proto(GRAPH, w=weight(8, 8), v=weight(8, 8, seed=1)), folder / "m.onnx")
     np.save(folder / "x.npy", samples(8, count=8))
-    found = Made(folder)
-    found.compile(folder / "cache", folder / "out")
-    return found
+    result = Made(folder)
+    result.compile(folder / "cache", folder / "out")
+    return result
 
 
 def step_of(entry: Path) -> str:
@@ -130,9 +130,9 @@ def test_a_sample_of_damage(made: Made, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_much_damage(made: Made, tmp_path: Path) -> None:
-    found = [check(made, number, tmp_path / str(number)) for number in range(COUNT)]
-    assert found[1::2] == ["made again"] * (COUNT // 2)
-    assert set(found[::2]) == {"made again", "refused"}
+    result = [check(made, number, tmp_path / str(number)) for number in range(COUNT)]
+    assert result[1::2] == ["made again"] * (COUNT // 2)
+    assert set(result[::2]) == {"made again", "refused"}
 
 
 def test_an_undamaged_store_serves_both(made: Made, tmp_path: Path) -> None:

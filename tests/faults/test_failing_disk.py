@@ -38,11 +38,11 @@ def outcomes(disk: Path, folder: Path, error: str, kind: str, numbers: Sequence[
 
 def faults(outcome: Outcome, error: str, forced: bool, wanted: dict[str, str]) -> list[str]:
     """What is wrong. A disk from which nothing can be removed keeps leftovers until the next compile."""
-    told, code, then = outcome["told"], outcome["code"], outcome["next"]
+    text, code, then = outcome["told"], outcome["code"], outcome["next"]
     there = ["out"] if forced or code == 0 else []
     wrong = {
         "exit code": code not in (0, 3),
-        "message": told != "" if code == 0 else not (told.startswith("ptqc: ") and told.count("\n") == 1),
+        "message": text != "" if code == 0 else not (text.startswith("ptqc: ") and text.count("\n") == 1),
         "output": outcome["made"] != wanted if code == 0 else not outcome["untouched"],
         "left behind": error == "ENOSPC" and (outcome["left"] != there or outcome["temporary"] != []),
         "next compile": (then["code"], then["told"]) != (0, ""),
@@ -54,9 +54,9 @@ def faults(outcome: Outcome, error: str, forced: bool, wanted: dict[str, str]) -
 
 def bad(disk: Path, folder: Path, error: str, kind: str, numbers: Sequence[int]) -> dict[int, Any]:
     """Faults by number; the first run is on a disk that works."""
-    fine, *found = outcomes(disk, folder, error, kind, [0, *numbers])
+    fine, *result = outcomes(disk, folder, error, kind, [0, *numbers])
     assert fine["code"] == 0
-    wrong = {one["number"]: (faults(one, error, kind == "forced", fine["made"]), one) for one in found}
+    wrong = {one["number"]: (faults(one, error, kind == "forced", fine["made"]), one) for one in result}
     return {number: one for number, one in wrong.items() if one[0]}
 
 

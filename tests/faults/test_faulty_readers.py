@@ -55,15 +55,15 @@ class Unsized:
 
 
 def objects() -> np.ndarray:
-    found = np.empty((1, 8), object)
-    found[:] = "one"
-    return found
+    result = np.empty((1, 8), object)
+    result[:] = "one"
+    return result
 
 
 def nan(value: float) -> np.ndarray:
-    found = GOOD.copy()
-    found[0, 3] = value
-    return found
+    result = GOOD.copy()
+    result[0, 3] = value
+    return result
 
 
 READERS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -104,10 +104,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", READERS)
 def test_it_is_refused(name: str, model: Path, tmp_path: Path) -> None:
-    make, told = READERS[name]
+    make, message = READERS[name]
     with pytest.raises(CalibrationError) as caught:
         ptqc.compile(model, calibration=make(), output=tmp_path / "out", cache=tmp_path / "cache")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.exit_code == 2
     assert list(tmp_path.iterdir()) == []
 

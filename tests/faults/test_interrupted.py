@@ -90,22 +90,22 @@ def interrupt(
     time.sleep(after)
     process.send_signal(number)
     sent = time.monotonic()
-    _, told = process.communicate(timeout=60)
-    return process.returncode, time.monotonic() - sent, told
+    _, text = process.communicate(timeout=60)
+    return process.returncode, time.monotonic() - sent, text
 
 
 def check(
     place: Path, folder: Path, wanted: dict[str, str], number: signal.Signals, after: float, planted: str = QUICK
 ) -> bool:
     """Interrupt a compile and do it again. Whether the signal came before its end."""
-    code, seconds, told = interrupt(place, folder, number, after, planted)
+    code, seconds, text = interrupt(place, folder, number, after, planted)
     if code == 0:  # it was faster, or about to end
         assert digests(folder / "work" / "out") == wanted
         return False
-    assert code == 128 + number, told
+    assert code == 128 + number, text
     assert seconds <= SECONDS
-    assert told.startswith("ptqc: interrupted")
-    assert told.count("\n") == 1
+    assert text.startswith("ptqc: interrupted")
+    assert text.count("\n") == 1
     left = tree(folder)
     assert left in ([], ["work/out"])  # the whole output, where it had just come to be
     assert process_again(place, folder, left) == wanted
@@ -133,12 +133,12 @@ def test_a_sample_of_interrupts(place: Path, tmp_path: Path, usual: tuple[dict[s
 @pytest.mark.slow
 def test_many_interrupts(place: Path, tmp_path: Path, usual: tuple[dict[str, str], float]) -> None:
     wanted, seconds = usual
-    found = [
+    result = [
         check(place, tmp_path / str(i), wanted, *one, planted="" if i % 5 == 0 else QUICK)
         for i, one in enumerate(times(TIMES, seconds))
     ]
-    print(f"{sum(found)} of {len(found)} came before the end of the compile")
-    assert sum(found) > TIMES / 2
+    print(f"{sum(result)} of {len(result)} came before the end of the compile")
+    assert sum(result) > TIMES / 2
 
 
 # A library that is at work, and lets Python do nothing meanwhile.
@@ -158,8 +158,8 @@ def test_a_library_that_does_not_listen(place: Path, tmp_path: Path, number: sig
     time.sleep(1)  # until it is at work
     process.send_signal(number)
     sent = time.monotonic()
-    _, told = process.communicate(timeout=60)
-    assert (process.returncode, told.count("\n")) == (128 + number, 1)
+    _, text = process.communicate(timeout=60)
+    assert (process.returncode, text.count("\n")) == (128 + number, 1)
     assert 2 < time.monotonic() - sent <= SECONDS
 
 

@@ -62,14 +62,14 @@ def kill(model: Path, folder: Path, seconds: float) -> list[int]:
 
 def marked(mark: str) -> list[int]:
     """Processes that a compile with this mark started, itself included."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+                result.append(int(path.parent.name))
         except OSError:  # it is gone, or somebody else's
             continue
-    return found
+    return result
 
 
 def faults(model: Path, folder: Path, seconds: float, wanted: dict[str, str]) -> list[str]:
@@ -98,15 +98,15 @@ def test_at_any_time(shared_data: Path, tmp_path: Path) -> None:
     started = time.monotonic()
     wanted = whole(model, tmp_path / "undisturbed")
     longest = time.monotonic() - started
-    draw, found = random.Random(4711), {}
+    draw, result = random.Random(4711), {}
     for number in range(TIMES):
         folder = tmp_path / str(number)
         if number % 2:
             shutil.copytree(tmp_path / "earlier" / "work" / "out", folder / "work" / "out")
         moment = draw.uniform(0, longest)
-        found[number, round(moment, 2)] = faults(model, folder, moment, wanted)
+        result[number, round(moment, 2)] = faults(model, folder, moment, wanted)
         shutil.rmtree(folder)
-    assert {key: wrong for key, wrong in found.items() if wrong} == {}
+    assert {key: wrong for key, wrong in result.items() if wrong} == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

@@ -58,12 +58,12 @@ def faults(outcome: Outcome) -> list[str]:
     """What is wrong with an outcome."""
     if "died" in outcome:
         return [f"the process died: {outcome['died']}"]
-    told, code = outcome["told"], outcome["code"]
+    text, code = outcome["told"], outcome["code"]
     seconds, megabytes = MORE.get(outcome["number"], (SECONDS, MEGABYTES))
     wrong = {
         "exit code": code not in (0, 2, 3),
-        "trace": "Traceback" in told,
-        "message": told != "" if code == 0 else not (told.startswith("ptqc: ") and told.count("\n") == 1),
+        "trace": "Traceback" in text,
+        "message": text != "" if code == 0 else not (text.startswith("ptqc: ") and text.count("\n") == 1),
         "time": outcome["seconds"] > seconds,
         "memory": max(outcome["megabytes"], outcome["child_megabytes"]) > megabytes,
         "left behind": outcome["left"] != [],
@@ -73,14 +73,14 @@ def faults(outcome: Outcome) -> list[str]:
 
 
 def bad(numbers: Sequence[int], folder: Path) -> dict[int, tuple[list[str], Outcome]]:
-    found = {}
+    result = {}
     counts: Counter[Any] = Counter()
     for outcome in outcomes(numbers, folder):
         counts[outcome.get("code", "died")] += 1
         if wrong := faults(outcome):
-            found[outcome["number"]] = (wrong, outcome)
+            result[outcome["number"]] = (wrong, outcome)
     print(dict(counts))
-    return found
+    return result
 
 
 @pytest.mark.long
@@ -102,10 +102,10 @@ def test_every_mutant_of_decoders_with_packed_caches(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_must_not_happen_would_be_found(tmp_path: Path) -> None:
     """A crash, a file that is left, a fault of the compiler; the process that died is replaced for the others."""
-    found = bad([CRASH, LITTER, FAULT], tmp_path)
-    assert found[CRASH][0] == ["the process died: -11"]
-    assert "left behind" in found[LITTER][0]
-    assert "exit code" in found[FAULT][0]
+    result = bad([CRASH, LITTER, FAULT], tmp_path)
+    assert result[CRASH][0] == ["the process died: -11"]
+    assert "left behind" in result[LITTER][0]
+    assert "exit code" in result[FAULT][0]
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,11 @@ def pair(folder: Path, *outputs: str, more: tuple[str, ...] = ()) -> list[dict[s
 
 @pytest.mark.slow
 def test_pairs_of_compiles(tmp_path: Path) -> None:
-    found = []
+    result = []
     for number in range(PAIRS):
         outputs = ("out", "out") if number % 2 else ("one", "two")
-        found += pair(tmp_path / str(number), *outputs)
-    assert all(one == found[0] for one in found)
+        result += pair(tmp_path / str(number), *outputs)
+    assert all(one == result[0] for one in result)
 
 
 @pytest.mark.slow

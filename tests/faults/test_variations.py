@@ -108,9 +108,9 @@ def test_the_same_bytes(name: str, usual: tuple[Path, float], tmp_path: Path) ->
         assert process.communicate() == (None, b"")
     process = compile_in(tmp_path, variation)
     assert process.communicate() == (None, b"")
-    found, wanted = files(tmp_path, variation), files(folder, Variation())
-    assert len(found) >= len(wanted) - len(NAMED)
-    assert found == {name: wanted[name] for name in found}
+    result, wanted = files(tmp_path, variation), files(folder, Variation())
+    assert len(result) >= len(wanted) - len(NAMED)
+    assert result == {name: wanted[name] for name in result}
 
 
 @pytest.mark.slow

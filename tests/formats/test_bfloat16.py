@@ -17,8 +17,8 @@ def test_values_become_the_nearest_and_halves_the_even_one() -> None:
     half = ((random.integers(0x3F80, 0x4200, 1000).astype(np.uint32) << 16) + (1 << 15)).view(np.float32)
     x = np.concatenate([x, half, -half])
     lower, upper = neighbours(x)
-    found = to_bfloat16(x).astype(np.float64)
-    below, above = np.abs(found - x), np.minimum(np.abs(lower - x.astype(np.float64)), np.abs(upper - x.astype(float)))
+    result = to_bfloat16(x).astype(np.float64)
+    below, above = np.abs(result - x), np.minimum(np.abs(lower - x.astype(np.float64)), np.abs(upper - x.astype(float)))
     np.testing.assert_array_equal(below, above)
     assert not np.any(to_bfloat16(np.concatenate([half, -half])).view(np.uint32) & (1 << 16))
 

@@ -42,7 +42,7 @@ def decoded(stored: list[np.ndarray], size: int) -> list[int]:
     first = [0]
     for width in widths.ravel().tolist():
         first.append(first[-1] + 2**width)
-    found = []
+    result = []
     for number, row in enumerate(further[:, 0].tolist()):
         bits = "".join(str(byte >> place & 1) for place in range(8) for byte in row)
         place = 0
@@ -51,9 +51,9 @@ def decoded(stored: list[np.ndarray], size: int) -> list[int]:
             width = int(widths[index, 0])
             offset = int(bits[place : place + width] or "0", 2)
             place += width
-            found.append(int(codes[first[index] + offset]))
+            result.append(int(codes[first[index] + offset]))
         assert place + MOST_FURTHER <= len(bits), "the window of the last code is whole"
-    return found[:size]
+    return result[:size]
 
 
 @settings(deadline=None)
@@ -127,12 +127,12 @@ def test_heavy_tails_take_nothing_from_the_others() -> None:
 @pytest.mark.parametrize("shape", [(0,), (1,), (33, 5), (64, 64)])
 def test_sizes_are_known_without_the_bits(shape: tuple[int, ...]) -> None:
     codes = np.random.default_rng(0).integers(-REACH, REACH + 1, shape).astype(np.int8)
-    found, wanted = Entropy(8).sized(codes, ONE), Entropy(8).pack(codes, ONE)
-    assert [(one.dtype, one.shape) for one in found] == [(one.dtype, one.shape) for one in wanted]
+    result, wanted = Entropy(8).sized(codes, ONE), Entropy(8).pack(codes, ONE)
+    assert [(one.dtype, one.shape) for one in result] == [(one.dtype, one.shape) for one in wanted]
     if codes.size > 1:
         other = codes.copy()
         other.flat[-1] ^= 1
-        assert not np.array_equal(Entropy(8).sized(other, ONE)[0], found[0])
+        assert not np.array_equal(Entropy(8).sized(other, ONE)[0], result[0])
 
 
 def test_powers_of_two_as_scales_leave_the_rate() -> None:

@@ -36,14 +36,14 @@ def nearest(magnitude: float) -> float:
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False) | st.floats(-500, 500, width=32))
 def test_numbers_become_the_nearest_level(x: float) -> None:
-    (found,) = to_e4m3(np.array([x], np.float32))
-    assert found == np.sign(x) * nearest(abs(x))
+    (result,) = to_e4m3(np.array([x], np.float32))
+    assert result == np.sign(x) * nearest(abs(x))
 
 
 def test_the_largest_level_and_what_is_no_number() -> None:
     assert LEVELS[-1] == LARGEST
-    found = to_e4m3(np.array([np.nan, np.inf, -np.inf], np.float32))
-    np.testing.assert_array_equal(found, np.array([np.nan, LARGEST, -LARGEST], np.float32))
+    result = to_e4m3(np.array([np.nan, np.inf, -np.inf], np.float32))
+    np.testing.assert_array_equal(result, np.array([np.nan, LARGEST, -LARGEST], np.float32))
 
 
 def in_onnxruntime(x: np.ndarray, scale: float) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_weights_are_rounded_within_a_sixteenth() -> None:
     """Three bits of fraction: half a step is at most 2^-4 of the number, above the smallest exponent."""
     weight = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
     codes, scale = FLOAT8.rounded(weight, 0)
-    found = FLOAT8.decode(codes, scale, 0)
+    result = FLOAT8.decode(codes, scale, 0)
     large = np.abs(weight) > scale[:, None] * 2.0**-6
-    assert np.all(np.abs(found - weight)[large] <= np.abs(weight)[large] / 16 * (1 + 1e-6))
+    assert np.all(np.abs(result - weight)[large] <= np.abs(weight)[large] / 16 * (1 + 1e-6))
     assert codes.dtype.name == str(FLOAT8)

@@ -38,10 +38,10 @@ def test_nearest_pair_is_the_nearest_by_the_metric() -> None:
     levels, ratio = np.rint(noise(16, 2, scale=30.0)), noise(3, 50, 2, seed=1, scale=30.0)
     roots = noise(3, 2, 2, seed=2).astype(np.float64)
     metric = roots @ roots.transpose(0, 2, 1) + 0.1 * np.eye(2)
-    found = Levels(levels.astype(np.float32)).nearest(ratio, metric.astype(np.float32))
+    result = Levels(levels.astype(np.float32)).nearest(ratio, metric.astype(np.float32))
     delta = ratio[:, :, None, :].astype(np.float64) - levels
     distance = np.einsum("grka,gab,grkb->grk", delta, metric, delta)
-    chosen = ((ratio - found).astype(np.float64)[:, :, None] @ metric[:, None]) @ (ratio - found)[..., None]
+    chosen = ((ratio - result).astype(np.float64)[:, :, None] @ metric[:, None]) @ (ratio - result)[..., None]
     np.testing.assert_allclose(chosen[..., 0, 0], distance.min(-1), rtol=1e-3, atol=1e-3)
 
 
@@ -61,9 +61,9 @@ def test_what_a_dead_layer_has_left_is_scaled_exactly(form: Format) -> None:
     rows, power = noise(40, 16), np.float32(2.0**-100)
     rows[3, 5] *= 2.0**45
     ones = np.ones((1, 16), np.float32)
-    found, wanted = (fit(one, ones, form.bits, form.group) for one in (rows * power, rows))
-    np.testing.assert_array_equal(found[0].values, wanted[0].values)
-    assert (found[1] > 0).all()
+    result, wanted = (fit(one, ones, form.bits, form.group) for one in (rows * power, rows))
+    np.testing.assert_array_equal(result[0].values, wanted[0].values)
+    assert (result[1] > 0).all()
 
 
 @pytest.mark.parametrize("left", [0.0, 2.0**-60, 2.0**-100])
@@ -86,8 +86,8 @@ def test_constant_rows_have_a_codebook(rows: np.ndarray) -> None:
     book, scale = fit(rows, np.ones((1, rows.shape[1]), np.float32), Codebook(3).bits, Codebook(3).group)
     assert np.isfinite(book.values).all()
     assert (scale > 0).all()
-    found = book.nearest((rows / scale[:, None])[..., None])[..., 0] * scale[:, None]
-    assert np.abs(found - rows).max() <= 0.05 * max(np.abs(rows).max(), 20)
+    result = book.nearest((rows / scale[:, None])[..., None])[..., 0] * scale[:, None]
+    assert np.abs(result - rows).max() <= 0.05 * max(np.abs(rows).max(), 20)
 
 
 @pytest.mark.parametrize("bits", range(2, 5))

@@ -36,8 +36,8 @@ def test_pairs_are_the_nearest_of_all(ratio: np.ndarray, correlation: float, sec
     np.testing.assert_allclose(np.square(ratio - nearest_pairs(ratio, None)).sum(-1), away, rtol=1e-4, atol=1e-3)
     root = np.sqrt(second)
     metric = np.array([[1, correlation * root], [correlation * root, second]], np.float32)
-    found = nearest_pairs(ratio[None], metric[None])[0]
-    assert not saturates(found.astype(np.int8), 0)
+    result = nearest_pairs(ratio[None], metric[None])[0]
+    assert not saturates(result.astype(np.int8), 0)
     clipped = np.abs(np.clip(np.rint(ratio), -LARGEST, LARGEST).sum(-1)) > LARGEST_SUM
 
     def cost(error: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ def test_pairs_are_the_nearest_of_all(ratio: np.ndarray, correlation: float, sec
 
     on_limit = EVERY[np.abs(EVERY.sum(1)) == LARGEST_SUM]
     least = cost(ratio[:, None].astype(float) - on_limit).min(1)
-    np.testing.assert_allclose(cost(ratio - found)[clipped], least[clipped], rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(cost(ratio - result)[clipped], least[clipped], rtol=1e-3, atol=1e-2)
 
 
 def test_its_scales_lose_less_than_those_of_free_codes() -> None:

@@ -14,9 +14,9 @@ positive = hnp.arrays(np.float32, 5, elements=st.floats(2.0**-60, 2.0**60, width
 @given(positive)
 def test_scales_are_stored_as_squares_of_bytes(scale: np.ndarray) -> None:
     stored = scales.storable(scale, np.ones(5, np.float32))
-    found = scales.roots(stored)
-    assert found is not None
-    root, unit = found
+    result = scales.roots(stored)
+    assert result is not None
+    root, unit = result
     assert root.dtype == np.uint8
     assert np.log2(unit) % 1 == 0
     np.testing.assert_array_equal(np.square(root.astype(np.float64)) * unit, stored)
@@ -39,9 +39,9 @@ def test_what_is_stored_stays_as_it_is(scale: np.ndarray) -> None:
 @given(positive, st.integers(-300, 300))
 def test_scales_beside_others_are_stored_like_them(scale: np.ndarray, steps: int) -> None:
     stored = scales.storable(scale, np.ones(5, np.float32))
-    found = scales.roots(stored)
-    assert found is not None
-    root, unit = found
+    result = scales.roots(stored)
+    assert result is not None
+    root, unit = result
     expected = np.square(np.clip(root.astype(np.float64) + steps, 1, 255)) * unit
     np.testing.assert_array_equal(scales.beside(stored, float(unit), steps), expected)
 

@@ -34,13 +34,13 @@ def two_of_four(weights: np.ndarray) -> np.ndarray:
     """The two smallest of each four in a row become zeros."""
     fours = weights.reshape(-1, 4)
     order = np.argsort(np.abs(fours), axis=1)
-    found = fours.copy()
-    np.put_along_axis(found, order[:, :2], 0, axis=1)
-    return found.reshape(weights.shape)
+    result = fours.copy()
+    np.put_along_axis(result, order[:, :2], 0, axis=1)
+    return result.reshape(weights.shape)
 
 
-def decibels(rows: np.ndarray, found: np.ndarray) -> float:
-    return float(10 * np.log10((rows**2).sum() / ((rows - found) ** 2).sum()))
+def decibels(rows: np.ndarray, result: np.ndarray) -> float:
+    return float(10 * np.log10((rows**2).sum() / ((rows - result) ** 2).sum()))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -70,9 +70,9 @@ def test_the_grid(form: Sparse) -> None:
 )
 def test_nearest_is_nearest(form: Sparse, ratio: np.ndarray) -> None:
     distance = np.abs(ratio[:, None].astype(np.float64) - form.levels(np.empty(0)))
-    found = form.nearest(ratio)
-    assert np.isin(found, form.levels(np.empty(0))).all()
-    np.testing.assert_array_equal(np.abs(ratio.astype(np.float64) - found), distance.min(1))
+    result = form.nearest(ratio)
+    assert np.isin(result, form.levels(np.empty(0))).all()
+    np.testing.assert_array_equal(np.abs(ratio.astype(np.float64) - result), distance.min(1))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -31,8 +31,8 @@ STATES = 2**STATE_BITS
 ONLY = ("int", "tcq")
 
 
-def decibels(rows: np.ndarray, found: np.ndarray) -> float:
-    return float(10 * np.log10((rows**2).sum() / ((rows - found) ** 2).sum()))
+def decibels(rows: np.ndarray, result: np.ndarray) -> float:
+    return float(10 * np.log10((rows**2).sum() / ((rows - result) ** 2).sum()))
 
 
 def least_cost(x: np.ndarray, weights: np.ndarray, form: Trellis) -> float:
@@ -58,10 +58,10 @@ def test_paths_are_nearly_the_best_closed_ones(form: Trellis, size: int) -> None
     x = DEVIATION[form.bits] * rng.standard_normal((24, size))
     weights = rng.uniform(0.1, 1, (24, size))
     codes = form.nearest(x, weights / weights.max(1, keepdims=True))
-    found = (weights * (x - codes) ** 2).sum(1)
+    result = (weights * (x - codes) ** 2).sum(1)
     best = np.array([least_cost(*one, form) for one in zip(x, weights, strict=True)])
-    assert (found >= best * (1 - 1e-4)).all()
-    assert found.sum() <= (1.1 if size < 20 else 1.02) * best.sum()
+    assert (result >= best * (1 - 1e-4)).all()
+    assert result.sum() <= (1.1 if size < 20 else 1.02) * best.sum()
 
 
 @pytest.mark.parametrize("descends", [False, True])
@@ -142,8 +142,8 @@ def test_the_bits_of_each_row_are_those_of_its_path(form: RowTrellis, shape: tup
 @pytest.mark.parametrize("shape", [(32, 48), (16, 3, 5, 16)])
 def test_sizes_are_known_without_a_search(form: Trellis, shape: tuple[int, ...]) -> None:
     codes, scale = form.rounded(weight(*shape), 0)
-    found, wanted = form.sized(codes, scale), form.pack(codes, scale)
-    assert [(one.dtype, one.shape) for one in found] == [(one.dtype, one.shape) for one in wanted]
+    result, wanted = form.sized(codes, scale), form.pack(codes, scale)
+    assert [(one.dtype, one.shape) for one in result] == [(one.dtype, one.shape) for one in wanted]
 
 
 @pytest.mark.parametrize("bits", [4, 6, 8])

@@ -34,10 +34,10 @@ def test_the_smallest_grids() -> None:
 @given(form=forms, ratio=hnp.arrays(np.float32, 30, elements=st.floats(-300, 300, width=32)))
 def test_nearest_is_nearest(form: Integer, ratio: np.ndarray) -> None:
     codes = all_codes(form)
-    found = form.nearest(ratio)
-    assert np.isin(found, codes).all()
+    result = form.nearest(ratio)
+    assert np.isin(result, codes).all()
     least = np.abs(ratio[:, None].astype(np.float64) - codes).min(1)
-    np.testing.assert_array_equal(np.abs(ratio.astype(np.float64) - found), least)
+    np.testing.assert_array_equal(np.abs(ratio.astype(np.float64) - result), least)
 
 
 def errors(rows: np.ndarray, importance: np.ndarray, scale: np.ndarray, form: Integer) -> np.ndarray:
@@ -47,10 +47,10 @@ def errors(rows: np.ndarray, importance: np.ndarray, scale: np.ndarray, form: In
 
 def searched_and_dense(rows: np.ndarray, importance: np.ndarray, form: Integer) -> tuple[np.ndarray, np.ndarray]:
     """Errors per row of the scale that was found, and of the best of 400."""
-    found = errors(rows, importance, form.grid(rows, importance).scale, form)
+    result = errors(rows, importance, form.grid(rows, importance).scale, form)
     largest = np.abs(rows).max(-1) / form.largest_level
     tried = [errors(rows, importance, (largest * c).astype(np.float32), form) for c in np.geomspace(0.01, 1.2, 400)]
-    return found, np.min(tried, axis=0)
+    return result, np.min(tried, axis=0)
 
 
 WEIGHTS = {
@@ -66,10 +66,10 @@ WEIGHTS = {
 def test_the_scale_is_nearly_the_best(form: Integer, kind: str, width: int) -> None:
     rng = np.random.default_rng(width)
     rows = WEIGHTS[kind](rng, (12, width)).astype(np.float32)
-    found, best = searched_and_dense(rows, np.ones((1, width), np.float32), form)
+    result, best = searched_and_dense(rows, np.ones((1, width), np.float32), form)
     # Short rows have a jagged error: the dense search finds narrow pits.
-    assert (found / best).mean() < (1.7 if width < 64 else 1.15)
-    assert (found / best).max() < (6 if width < 64 else 1.7)
+    assert (result / best).mean() < (1.7 if width < 64 else 1.15)
+    assert (result / best).max() < (6 if width < 64 else 1.7)
 
 
 @pytest.mark.parametrize("width", [64, 3000])
@@ -80,8 +80,8 @@ def test_columns_without_importance_do_not_stretch_the_grid(form: Integer, width
     importance = np.ones((1, width), np.float32)
     rows[:, ::10] *= 10
     importance[:, ::10] = 1e-6
-    found, best = searched_and_dense(rows, importance, form)
-    assert (found / best).mean() < 1.2
+    result, best = searched_and_dense(rows, importance, form)
+    assert (result / best).mean() < 1.2
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -122,10 +122,10 @@ def test_rounding_along_an_axis(form: Integer, axis: int) -> None:
     assert scale.shape == (weight.shape[axis],)
     assert np.isin(codes, all_codes(form)).all()
     for index in range(weight.shape[axis]):
-        part, found = (
+        part, result = (
             np.take(x, index, axis)
             for x in (weight, codes * np.expand_dims(scale, [0, 1, 2][:axis] + [0, 1, 2][axis + 1 :]))
         )
         step = float(np.diff(all_codes(form))[0] * scale[index])
         inside = np.abs(part) < form.largest_level * scale[index] - step / 2
-        assert np.abs(part - found)[inside].max(initial=0) <= step / 2 + 1e-6
+        assert np.abs(part - result)[inside].max(initial=0) <= step / 2 + 1e-6

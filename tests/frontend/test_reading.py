@@ -83,14 +83,14 @@ def test_leaves_out_what_the_exporter_wrote_beside_the_network(tmp_path: Path) -
         }
         <domain: "f", opset_import: ["": 18]> scaled (p, q) => (r) { r = Mul(p, q) }"""
     )
-    given = annotated(plain, "File modeling_bert.py, line 541, in forward " * 9)
-    path = write(tmp_path / "annotated.onnx", given)
-    found, wanted = read_model(path), read_model(write(tmp_path / "plain.onnx", plain))
-    assert ir.to_proto(found.model).SerializeToString() == ir.to_proto(wanted.model).SerializeToString()
-    assert found.model.metadata_props == {"author": "someone"}
-    assert found.size == path.stat().st_size == len(given.SerializeToString())
-    dropped = f"{len(given.SerializeToString()) - len(plain.SerializeToString()):,} bytes of metadata"
-    assert [note.message[: len(dropped)] for note in found.notes if "metadata" in note.message] == [dropped]
+    value = annotated(plain, "File modeling_bert.py, line 541, in forward " * 9)
+    path = write(tmp_path / "annotated.onnx", value)
+    result, wanted = read_model(path), read_model(write(tmp_path / "plain.onnx", plain))
+    assert ir.to_proto(result.model).SerializeToString() == ir.to_proto(wanted.model).SerializeToString()
+    assert result.model.metadata_props == {"author": "someone"}
+    assert result.size == path.stat().st_size == len(value.SerializeToString())
+    dropped = f"{len(value.SerializeToString()) - len(plain.SerializeToString()):,} bytes of metadata"
+    assert [note.message[: len(dropped)] for note in result.notes if "metadata" in note.message] == [dropped]
 
 
 def test_sorts_an_unsorted_graph(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def test_the_function_and_the_batch() -> None:
     assert [part.training for part in module.modules()] == [True, False, True]
     left, right = torch.randn(5, 8), torch.randn(5, 4)
     names = [str(value.name) for value in model.graph.inputs]
-    (found,) = Runner(model).run(dict(zip(names, (left.numpy(), right.numpy()), strict=True))).values()
+    (result,) = Runner(model).run(dict(zip(names, (left.numpy(), right.numpy()), strict=True))).values()
     with torch.no_grad():
-        np.testing.assert_allclose(found, module.eval()(left, right).numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result, module.eval()(left, right).numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.long
@@ -78,8 +78,8 @@ def test_several_inputs_under_one_name_have_a_free_batch() -> None:
 
 @pytest.mark.slow
 def test_it_is_inspected_like_any_other() -> None:
-    found = ptqc.inspect(from_torch(torch.nn.Linear(64, 32), torch.zeros(2, 64)))
-    assert "1 Gemm" in str(found)
+    result = ptqc.inspect(from_torch(torch.nn.Linear(64, 32), torch.zeros(2, 64)))
+    assert "1 Gemm" in str(result)
 
 
 def test_what_is_no_module_or_example() -> None:
@@ -119,17 +119,17 @@ SHOWN: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("way", mostly_slow(SHOWN, "a loader with classes", "an npz"))
 def test_calibration_data_show_what_a_module_takes(way: str, tmp_path: Path) -> None:
     network = torch.nn.Linear(8, 4)
-    found, data = exported(network, SHOWN[way](tmp_path))
-    (spec,) = input_specs(found)
+    result, data = exported(network, SHOWN[way](tmp_path))
+    (spec,) = input_specs(result)
     assert (spec.name, spec.dtype, spec.shape[1:]) == ("input", np.float32, (8,))
     assert not isinstance(spec.shape[0], int)
-    samples = collect(data, [spec], tmp_path / "spool", 100, rows=OpenBatches(found))
+    samples = collect(data, [spec], tmp_path / "spool", 100, rows=OpenBatches(result))
     np.testing.assert_array_equal(np.concatenate([sample["input"] for sample in samples]), X)
 
 
 def test_arguments_follow_their_names() -> None:
-    found, _ = exported(TwoInputs(), {"right": RIGHT, "left": X})
-    assert [(spec.name, spec.shape[1:]) for spec in input_specs(found)] == [("left", (8,)), ("right", (4,))]
+    result, _ = exported(TwoInputs(), {"right": RIGHT, "left": X})
+    assert [(spec.name, spec.shape[1:]) for spec in input_specs(result)] == [("left", (8,)), ("right", (4,))]
     with pytest.raises(UsageError, match="have 'top', and forward of TwoInputs takes left, right"):
         exported(TwoInputs(), {"left": X, "top": X})
 
@@ -142,6 +142,6 @@ def test_data_that_do_not_show_it_ask_for_an_example(data: object) -> None:
 
 def test_a_module_is_compiled(tmp_path: Path) -> None:
     network = torch.nn.Linear(8, 4)
-    found = ptqc.compile(network, calibration=X, output=tmp_path / "out", cache=tmp_path / "cache")
-    (y,) = found.run({"input": X}).values()
+    result = ptqc.compile(network, calibration=X, output=tmp_path / "out", cache=tmp_path / "cache")
+    (y,) = result.run({"input": X}).values()
     assert np.abs(y - network(torch.from_numpy(X)).detach().numpy()).max() < 0.05

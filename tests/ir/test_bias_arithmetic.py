@@ -46,10 +46,10 @@ def test_codes_are_those_of_a_bias_of_few_bits(bias: np.ndarray, scale: np.ndarr
 def test_what_is_stored_is_found_in_the_codes(bias: np.ndarray, scale: np.ndarray, bits: int) -> None:
     assume((np.abs(bias) / scale).max() < 2**30)
     codes = bias_codes(bias, scale, bits)
-    found = recovered_bias(codes, scale)
-    assert found is not None
-    assert found[0].dtype in ((np.int8,) if bits == FEW else (np.int8, np.int16))
-    np.testing.assert_array_equal(codes_of(*found, scale), codes)
+    result = recovered_bias(codes, scale)
+    assert result is not None
+    assert result[0].dtype in ((np.int8,) if bits == FEW else (np.int8, np.int16))
+    np.testing.assert_array_equal(codes_of(*result, scale), codes)
 
 
 def test_other_codes_are_not_found() -> None:

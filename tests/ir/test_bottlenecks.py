@@ -19,5 +19,5 @@ UNREAD = "g (float[N, 4] x) => (float[N, 4] y) { a = MatMul(x, w) b = Relu(x) y 
     ],
 )
 def test_values_that_are_alone(text: str, expected: list[str]) -> None:
-    found = list(dict.fromkeys(bottlenecks(parse(text, w=noise(4, 4)))))
-    assert found == expected
+    result = list(dict.fromkeys(bottlenecks(parse(text, w=noise(4, 4)))))
+    assert result == expected

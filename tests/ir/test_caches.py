@@ -15,14 +15,14 @@ def model(past: str, present: str, kind: str = "float[N,2,Q,4]") -> ir.Model:
 
 @pytest.mark.parametrize(("past", "present"), [("past_key_0", "present_key_0"), ("past_k", "present_k")])
 def test_caches_are_found_by_their_names(past: str, present: str) -> None:
-    (found,) = find_caches(model(past, present))
-    assert (found.name, found.past.name, found.present.name) == (past, past, present)
+    (result,) = find_caches(model(past, present))
+    assert (result.name, result.past.name, result.present.name) == (past, past, present)
 
 
 def test_names_of_exporters_have_points() -> None:
-    given = model("past_a", "present_a")
-    given.graph.inputs[0].name, given.graph.outputs[0].name = "past_key_values.3.value", "present.3.value"
-    assert [cache.present.name for cache in find_caches(given)] == ["present.3.value"]
+    value = model("past_a", "present_a")
+    value.graph.inputs[0].name, value.graph.outputs[0].name = "past_key_values.3.value", "present.3.value"
+    assert [cache.present.name for cache in find_caches(value)] == ["present.3.value"]
 
 
 def test_what_nothing_continues_is_none() -> None:

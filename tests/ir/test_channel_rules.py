@@ -87,16 +87,16 @@ def faults(case: Case) -> Iterator[str]:
     """What a rewrite of a case changes that it must not."""
     for is_last in ((True, True), (True, False), (False, True), (False, False)):
         try:
-            given = between_layers(case, is_last)
-            if given is None or not np.isfinite(before := Runner(given[0]).run(given[1])["found"]).all():
+            value = between_layers(case, is_last)
+            if value is None or not np.isfinite(before := Runner(value[0]).run(value[1])["found"]).all():
                 continue
-            shapes = observed_shapes(*given)
+            shapes = observed_shapes(*value)
         except Exception:  # it does not run between layers; ONNX Runtime raises a dozen types of its own
             continue
-        for step in rewrites(given[0], shapes):
-            model = given[0].clone()
+        for step in rewrites(value[0], shapes):
+            model = value[0].clone()
             step.apply(Probed(model))
-            after = Runner(model).run(given[1])["found"]
+            after = Runner(model).run(value[1])["found"]
             if np.abs(after - before).max(initial=0) > TOLERANCE * max(np.abs(before).max(initial=0), 1e-3):
                 yield f"{case.name} {is_last}: {step.name}"
 

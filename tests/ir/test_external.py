@@ -47,8 +47,8 @@ def test_every_tensor_holds_its_data(tmp_path: Path, mapped: bool) -> None:
     hold_external(model, path.parent, mapped=mapped)
     session = onnxruntime.open_session(ir.to_proto(model).SerializeToString(), onnxruntime.session_options())
     for chosen, wanted in ((True, [33, 84]), (False, [10, 19])):
-        (found,) = session.run(None, {"x": np.ones(2, np.float32), "c": np.array(chosen)})
-        assert found.tolist() == wanted
+        (result,) = session.run(None, {"x": np.ones(2, np.float32), "c": np.array(chosen)})
+        assert result.tolist() == wanted
 
 
 def test_a_model_too_large_for_memory_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +59,9 @@ def test_a_model_too_large_for_memory_is_found_from_any_folder(tmp_path: Path, m
     model = proto(graph, w=weight(16, 32), b=weight(32), v=weight(32, 8, seed=1))
     onnx.save(model, path, save_as_external_data=True, location="model.data", size_threshold=0)
     monkeypatch.chdir(tmp_path)
-    found = {}
+    result = {}
     for limit in (1, external.IN_MEMORY_LIMIT):
         monkeypatch.setattr(external, "IN_MEMORY_LIMIT", limit)
-        given = Path(os.path.relpath(path))
-        found[limit] = compiled(given, samples(16), tmp_path / str(limit), bits=(2, 4), pipeline="light")
-    assert len({artifact.path.read_bytes() for artifact in found.values()}) == 1
+        value = Path(os.path.relpath(path))
+        result[limit] = compiled(value, samples(16), tmp_path / str(limit), bits=(2, 4), pipeline="light")
+    assert len({artifact.path.read_bytes() for artifact in result.values()}) == 1

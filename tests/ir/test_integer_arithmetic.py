@@ -39,8 +39,8 @@ def test_the_code_of_nan_is_the_lowest_as_in_onnxruntime(form: Affine, zero: np.
     codes = integer.quantize(x, QuantParams(form, 0.5, 3))
     assert codes.tolist() == [[form.low, 5], [form.low, form.high]]
     graph = f"g (float[N,2] x) => ({zero.dtype}[N,2] y) {{ y = QuantizeLinear(x, s, z) }}"
-    found = Runner(parse(graph, s=np.float32(0.5), z=zero)).run({"x": x})["y"]
-    np.testing.assert_array_equal(found, codes)
+    result = Runner(parse(graph, s=np.float32(0.5), z=zero)).run({"x": x})["y"]
+    np.testing.assert_array_equal(result, codes)
 
 
 def test_dtypes() -> None:
@@ -63,16 +63,16 @@ extreme = st.sampled_from([0.0, -0.0, 3e38, -3e38, 1e-38, 1e-45, -1e-45, float("
     steps=st.lists(st.integers(-600, 600), min_size=1, max_size=40),
 )
 def test_quantize_and_dequantize(scale: float, zero: int, signed: bool, values: list[float], steps: list[int]) -> None:
-    given = QuantParams(Affine(8, signed), scale, zero - 128 * signed)
+    value = QuantParams(Affine(8, signed), scale, zero - 128 * signed)
     halves = np.float32(scale) * (np.array(steps, np.float32) / 2)
     x = np.concatenate([np.array(values, np.float32), halves])
     graph = Graph()
-    codes, _ = graph.run(graph.codes(graph.input(x), given))
-    np.testing.assert_array_equal(integer.quantize(x, given), codes)
+    codes, _ = graph.run(graph.codes(graph.input(x), value))
+    np.testing.assert_array_equal(integer.quantize(x, value), codes)
     graph = Graph()
-    real, _ = graph.run(graph.real(graph.input(codes), given))
-    np.testing.assert_array_equal(integer.dequantize(codes, given), real)
-    np.testing.assert_array_equal(integer.fake_quantize(x, given), real)
+    real, _ = graph.run(graph.real(graph.input(codes), value))
+    np.testing.assert_array_equal(integer.dequantize(codes, value), real)
+    np.testing.assert_array_equal(integer.fake_quantize(x, value), real)
 
 
 # Layers
@@ -115,7 +115,7 @@ def test_convolution(
     inputs = [graph.real(graph.input(data), x), graph.weight(weight, scale, 0)]
     if bias is not None:
         inputs.append(graph.weight(bias, np.float32(x.scale) * scale, 0))
-    found, operators = graph.run(graph.codes(graph.add("Conv", inputs, **attributes), y))
+    result, operators = graph.run(graph.codes(graph.add("Conv", inputs, **attributes), y))
     assert "QLinearConv" in operators
     assert "Conv" not in operators
     accumulator = integer.conv_accumulator(
@@ -129,7 +129,7 @@ def test_convolution(
         groups=attributes["group"],
     )
     factor = integer.multiplier(x, scale, y).reshape(1, -1, *(1,) * (data.ndim - 2))
-    np.testing.assert_array_equal(integer.requantize(accumulator, factor, y), found)
+    np.testing.assert_array_equal(integer.requantize(accumulator, factor, y), result)
 
 
 @settings(deadline=None, max_examples=60)
@@ -156,13 +156,13 @@ def test_gemm(
         return graph.add("Gemm", inputs, transB=int(transposed))
 
     graph = Graph()
-    found, operators = graph.run(graph.codes(gemm(graph), y))
+    result, operators = graph.run(graph.codes(gemm(graph), y))
     assert operators == {"QGemm"}
-    np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), found)
+    np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), result)
     graph = Graph()
-    found, operators = graph.run(gemm(graph))
+    result, operators = graph.run(gemm(graph))
     assert operators == {"QGemm"}
-    np.testing.assert_array_equal(integer.product(accumulator, x, scale), found)
+    np.testing.assert_array_equal(integer.product(accumulator, x, scale), result)
 
 
 @settings(deadline=None, max_examples=60)
@@ -181,15 +181,15 @@ def test_matrix_product(
     scale = rng.uniform(0.001, 0.1, columns).astype(np.float32)
     graph = Graph()
     product = graph.add("MatMul", [graph.real(graph.input(data), x), graph.weight(weight, scale, 1)])
-    found, operators = graph.run(graph.codes(product, y))
+    result, operators = graph.run(graph.codes(product, y))
     assert operators == {"QLinearMatMul"}
     accumulator = integer.matmul_accumulator(data, x.zero_point, weight, None)
-    np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), found)
+    np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), result)
     graph = Graph()
     product = graph.add("MatMul", [graph.real(graph.input(data), x), graph.weight(weight, scale, 1)])
-    found, operators = graph.run(product)
+    result, operators = graph.run(product)
     assert operators == {"MatMulIntegerToFloat"}
-    np.testing.assert_array_equal(integer.product(accumulator, x, scale), found)
+    np.testing.assert_array_equal(integer.product(accumulator, x, scale), result)
 
 
 # Element-wise operators and pools
@@ -233,10 +233,10 @@ def test_element_wise(
     left, right = (codes_like(rng, *shape) for shape in shapes)
     graph = Graph()
     inputs = [graph.real(graph.input(left), a), graph.real(graph.input(right), b)]
-    found, operators = graph.run(graph.codes(graph.add(op_type, inputs), y))
+    result, operators = graph.run(graph.codes(graph.add(op_type, inputs), y))
     assert operators == {f"QLinear{op_type}"}
     computed = {"Add": integer.add, "Mul": integer.mul}[op_type](left, a, right, b, y)
-    np.testing.assert_array_equal(computed, found)
+    np.testing.assert_array_equal(computed, result)
 
 
 @x86
@@ -249,8 +249,8 @@ def test_sums_near_halves(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> No
         left, right = (codes_like(rng, *shape) for shape in shapes)
         graph = Graph()
         inputs = [graph.real(graph.input(left), a), graph.real(graph.input(right), b)]
-        found, _ = graph.run(graph.codes(graph.add("Add", inputs), y))
-        np.testing.assert_array_equal(integer.add(left, a, right, b, y), found)
+        result, _ = graph.run(graph.codes(graph.add("Add", inputs), y))
+        np.testing.assert_array_equal(integer.add(left, a, right, b, y), result)
 
 
 def test_products_near_halves() -> None:
@@ -261,8 +261,8 @@ def test_products_near_halves() -> None:
         left, right = codes_like(rng, 30, 40), codes_like(rng, 30, 40)
         graph = Graph()
         inputs = [graph.real(graph.input(left), a), graph.real(graph.input(right), b)]
-        found, _ = graph.run(graph.codes(graph.add("Mul", inputs), y))
-        np.testing.assert_array_equal(integer.mul(left, a, right, b, y), found)
+        result, _ = graph.run(graph.codes(graph.add("Mul", inputs), y))
+        np.testing.assert_array_equal(integer.mul(left, a, right, b, y), result)
 
 
 def test_accumulators_near_halves() -> None:
@@ -273,18 +273,18 @@ def test_accumulators_near_halves() -> None:
         data, weight = codes_like(rng, 30, 3), weights_like(rng, 3, 40)
         graph = Graph()
         product = graph.add("MatMul", [graph.real(graph.input(data), x), graph.weight(weight, scale, 1)])
-        found, _ = graph.run(graph.codes(product, y))
+        result, _ = graph.run(graph.codes(product, y))
         accumulator = integer.matmul_accumulator(data, x.zero_point, weight, None)
-        np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), found)
+        np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), result)
 
 
 @pytest.mark.parametrize("rounding", [UNSIGNED, FLOAT8_ACTIVATION.of_range(-1, 2), BFLOAT16.of_range(-1, 2)])
 def test_a_number_without_axes_stays_an_array(rounding: ActivationParams) -> None:
     number, row = np.array(0.7, np.float32), np.array([0.7], np.float32)
-    found = rounding.rounded(number)
-    assert isinstance(found, np.ndarray)
-    assert found.shape == ()
-    assert found == rounding.rounded(row)[0]
+    result = rounding.rounded(number)
+    assert isinstance(result, np.ndarray)
+    assert result.shape == ()
+    assert result == rounding.rounded(row)[0]
 
 
 def test_codes_of_a_number_without_axes_stay_arrays() -> None:

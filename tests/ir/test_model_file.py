@@ -25,12 +25,12 @@ def model() -> onnx.ModelProto:
 
 
 def test_all_but_large_tensors_are_as_they_were(model: onnx.ModelProto) -> None:
-    found = skeleton(written(model))
-    large, small = found.graph.initializer
+    result = skeleton(written(model))
+    large, small = result.graph.initializer
     assert not large.raw_data
     assert small == model.graph.initializer[1]
     large.CopyFrom(model.graph.initializer[0])
-    assert found == model
+    assert result == model
 
 
 def test_a_reference_says_where_the_values_are(model: onnx.ModelProto) -> None:
@@ -70,10 +70,10 @@ def test_damage_is_an_error_or_another_model(model: onnx.ModelProto) -> None:
         damaged = bytearray(data)
         damaged[random.integers(300)] = random.integers(256)
         try:
-            found = skeleton(memoryview(bytes(damaged)))
+            result = skeleton(memoryview(bytes(damaged)))
         except (ValueError, DecodeError):
             continue
-        for tensor in found.graph.initializer:
+        for tensor in result.graph.initializer:
             place = {entry.key: entry.value for entry in tensor.external_data}
             if place.get("location") == OWN:
                 kept += 1

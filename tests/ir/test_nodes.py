@@ -11,8 +11,8 @@ TWO = np.array([6, 7], np.float32)
 def test_a_constant_of_one_element_is_a_number_whatever_its_rank() -> None:
     constants = {"six": np.array(6, np.float32), "listed": np.array([6], np.float32), "two": TWO}
     model = parse("g (float[N] x) => (float[N] y) { a = Sum(x, six, listed, two) y = Neg(a) }", **constants)
-    x, *given = model.graph[0].inputs
-    assert [nodes.scalar(value) for value in given] == [6, 6, None]
+    x, *values = model.graph[0].inputs
+    assert [nodes.scalar(value) for value in values] == [6, 6, None]
     assert nodes.scalar(x) is None
     assert nodes.scalar(None) is None
 

@@ -27,8 +27,8 @@ def noisy(opset: int = 18) -> onnx.ModelProto:
 
 def test_what_is_drawn_is_read_from_inputs() -> None:
     model = noisy()
-    found = recorded.record(model)
-    assert found == {"d.recorded": "RandomNormalLike", "e.recorded": "RandomUniform"}
+    result = recorded.record(model)
+    assert result == {"d.recorded": "RandomNormalLike", "e.recorded": "RandomUniform"}
     onnx.checker.check_model(model, full_check=True)
     x, d, e = noise(3, 6), noise(3, 6, seed=1), noise(6, seed=2)
     y = Runner(model).run({"x": x, "d.recorded": d, "e.recorded": e})["y"]
@@ -40,15 +40,15 @@ def test_what_is_drawn_is_read_from_inputs() -> None:
 
 def test_released_models_draw_again() -> None:
     proto_ = noisy()
-    found = recorded.record(proto_)
+    result = recorded.record(proto_)
     model = ir.from_proto(proto_)
-    recorded.remember(model, found)
+    recorded.remember(model, result)
     assert recorded.sources(model) == {"d.recorded": "d", "e.recorded": "e"}
     free = recorded.released(model)
     assert [node.op_type for node in free.graph] == [node.op_type for node in noisy().graph.node]
     assert [value.name for value in free.graph.inputs] == ["x"]
     assert recorded.remembered(free) == {}
-    assert recorded.remembered(model) == found
+    assert recorded.remembered(model) == result
     x = noise(3, 6)
     values = Runner(free, ["d", "e"]).run({"x": x})
     again = Runner(model).run({"x": x, "d.recorded": values["d"], "e.recorded": values["e"]})
@@ -57,8 +57,8 @@ def test_released_models_draw_again() -> None:
 
 def test_released_files_read_inputs_again() -> None:
     model = noisy()
-    found = recorded.record(model)
-    file, values = recorded.release(model, found)
+    result = recorded.record(model)
+    file, values = recorded.release(model, result)
     assert values == {"d.recorded": "d", "e.recorded": "e"}
     assert [node.op_type for node in file.graph.node] == [node.op_type for node in noisy().graph.node]
     feeds = {"x": noise(3, 6), "d.recorded": noise(3, 6, seed=1), "e.recorded": noise(6, seed=2)}
@@ -72,12 +72,12 @@ def test_what_another_type_is_computed_in_is_released_too() -> None:
         "g (float16[N,6] x, float16[N,6] d_recorded) => (float[N,6] y) { f = Cast<to=1>(x) "
         "c = Cast<to=1>(d_recorded) e = RandomNormalLike(f) d = CastLike(c, e) y = Add(f, d) }"
     )
-    found = {"d_recorded": "RandomNormalLike"}
-    file, values = recorded.release(model, found)
+    result = {"d_recorded": "RandomNormalLike"}
+    file, values = recorded.release(model, result)
     assert values == {"d_recorded": "d"}
     assert [node.op_type for node in file.graph.node] == ["Cast", "RandomNormalLike", "Add"]
     ir_model = ir.from_proto(model)
-    recorded.remember(ir_model, found)
+    recorded.remember(ir_model, result)
     free = recorded.released(ir_model)
     assert [node.op_type for node in free.graph] == ["Cast", "RandomNormalLike", "Add"]
     x = noise(2, 6).astype(np.float16)
@@ -87,16 +87,16 @@ def test_what_another_type_is_computed_in_is_released_too() -> None:
 
 def test_a_drawn_output_keeps_its_name() -> None:
     model = proto("g (float[N,6] x) => (float[N,6] y) { y = RandomNormalLike(x) }")
-    found = recorded.record(model)
-    file, _ = recorded.release(model, found)
+    result = recorded.record(model)
+    file, _ = recorded.release(model, result)
     assert [value.name for value in file.graph.output] == ["y"]
     assert Runner(file).run({"x": noise(2, 6)})["y"].shape == (2, 6)
 
 
 def test_a_length_that_layers_compute_is_read_from_an_input() -> None:
     model = voice()
-    found = recorded.record(model)
-    assert found == {
+    result = recorded.record(model)
+    assert result == {
         "drawn_w.recorded": "RandomNormalLike",
         "drawn.recorded": "RandomNormalLike",
         "total.recorded": "Cast",
@@ -132,9 +132,9 @@ def test_draws_of_old_opsets_are_refused_with_a_remedy() -> None:
 
 def test_libraries_read_draws_and_compute_lengths() -> None:
     proto_ = voice()
-    found = recorded.record(proto_)
+    result = recorded.record(proto_)
     model = ir.from_proto(proto_)
-    recorded.remember(model, found)
+    recorded.remember(model, result)
     fed = recorded.with_draws_fed(model)
     assert [str(value.name) for value in fed.graph.inputs][3:] == ["drawn_w.recorded", "drawn.recorded"]
     assert not {node.op_type for node in fed.graph} & {"RandomNormalLike", "CastLike"}

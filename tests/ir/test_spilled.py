@@ -94,5 +94,5 @@ def test_a_model_beyond_memory_is_packed_beside_its_file(
     readers = {"MatMulNBits", "DequantizeLinear"} & {node.op_type for node in written.graph.node}
     assert readers == kinds[operators]
     assert "golden" in ptqc.verify(made.folder).checks
-    (found,) = ort.InferenceSession(made.path).run(None, feeds[0])
-    assert np.allclose(found, made.run(feeds[0])["y"])
+    (result,) = ort.InferenceSession(made.path).run(None, feeds[0])
+    assert np.allclose(result, made.run(feeds[0])["y"])

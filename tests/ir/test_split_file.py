@@ -41,10 +41,10 @@ def test_both_files_together_are_the_model(tmp_path: Path) -> None:
     assert path.stat().st_size < 1000
     onnx.checker.check_model(path)
     whole = onnx.load(path)
-    for found, wanted in zip(whole.graph.initializer, model.graph.initializer, strict=True):
-        assert np.array_equal(onnx.numpy_helper.to_array(found), onnx.numpy_helper.to_array(wanted))
-    (found,) = ort.InferenceSession(path).run(None, FEEDS)
-    assert np.array_equal(found, Runner(model).run(FEEDS)["y"])
+    for result, wanted in zip(whole.graph.initializer, model.graph.initializer, strict=True):
+        assert np.array_equal(onnx.numpy_helper.to_array(result), onnx.numpy_helper.to_array(wanted))
+    (result,) = ort.InferenceSession(path).run(None, FEEDS)
+    assert np.array_equal(result, Runner(model).run(FEEDS)["y"])
 
 
 def test_what_fits_is_not_split() -> None:

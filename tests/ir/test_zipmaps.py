@@ -64,14 +64,14 @@ def classifier(labels: Sequence[object], output: str = "y") -> onnx.ModelProto:
 
 def plain_run(model: onnx.ModelProto | Path, x: np.ndarray) -> dict[str, Any]:
     """What ONNX Runtime gives, without anything of ptqc in between."""
-    given = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = open_session(given, session_options())
+    values = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = open_session(values, session_options())
     return dict(zip([value.name for value in session.get_outputs()], session.run(None, {"x": x}), strict=True))
 
 
-def assert_close(wanted: list[dict[object, float]], found: list[dict[object, float]], tolerance: float) -> None:
-    assert [list(row) for row in found] == [list(row) for row in wanted]
-    pairs = [(one[label], other[label]) for one, other in zip(wanted, found, strict=True) for label in one]
+def assert_close(wanted: list[dict[object, float]], result: list[dict[object, float]], tolerance: float) -> None:
+    assert [list(row) for row in result] == [list(row) for row in wanted]
+    pairs = [(one[label], other[label]) for one, other in zip(wanted, result, strict=True) for label in one]
     assert max(abs(a - b) for a, b in pairs) < tolerance
 
 
@@ -84,16 +84,16 @@ def test_a_classifier_compiles_as_it_is(birds: Artifact) -> None:
     model, delivered, x = classifier(WORDS), onnx.load(birds.path), samples(FEATURES, count=64)
     assert list(delivered.graph.output) == list(model.graph.output)
     assert delivered.graph.node[-1].attribute == model.graph.node[-1].attribute
-    wanted, found = plain_run(model, x), birds.run({"x": x})
-    assert np.mean(wanted["best"] == found["best"]) > 0.9
-    assert_close(wanted["y"], found["y"], 0.1)
-    assert found["y"] == birds.session().run(["y"], {"x": x})[0]
-    assert [max(row, key=lambda label: row[label]) for row in found["y"]] == [WORDS[i] for i in found["best"]]
+    wanted, result = plain_run(model, x), birds.run({"x": x})
+    assert np.mean(wanted["best"] == result["best"]) > 0.9
+    assert_close(wanted["y"], result["y"], 0.1)
+    assert result["y"] == birds.session().run(["y"], {"x": x})[0]
+    assert [max(row, key=lambda label: row[label]) for row in result["y"]] == [WORDS[i] for i in result["best"]]
     (judged,) = birds.manifest["results"]["outputs"]
     assert (judged["name"], judged["kind"]) == ("y", "probabilities")
     assert Golden.read(birds.folder / GOLDEN).outputs[0]["y"].shape == (1, 10)
-    told = [note["message"] for note in birds.manifest["notes"] if note["subject"] == "y"]
-    assert "the ZipMap that makes this output stays as it is" in told
+    messages = [note["message"] for note in birds.manifest["notes"] if note["subject"] == "y"]
+    assert "the ZipMap that makes this output stays as it is" in messages
     checks = ptqc.verify(birds.folder, model=birds.folder.with_name("model.onnx")).checks
     assert "2 golden samples" in checks["golden"]
     assert "is the one that was compiled" in checks["model"]
@@ -117,11 +117,11 @@ def test_scores_may_be_outputs_and_in_several_maps(tmp_path: Path) -> None:
     model.graph.output.append(map_output("b", TensorProto.STRING))
     model.graph.output.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, ["N", 10]))
     artifact = compiled(model, x, tmp_path, "60%")
-    wanted, found = plain_run(model, x), plain_run(artifact.path, x)
-    assert list(found) == ["best", "a", "b", "s"]
-    assert_close(wanted["a"], found["a"], 0.1)
-    assert found["a"] == [dict(sorted(zip(NUMBERS, row.tolist(), strict=True))) for row in found["s"]]
-    assert found["b"] == [dict(sorted(zip(WORDS, row.tolist(), strict=True))) for row in found["s"]]
+    wanted, result = plain_run(model, x), plain_run(artifact.path, x)
+    assert list(result) == ["best", "a", "b", "s"]
+    assert_close(wanted["a"], result["a"], 0.1)
+    assert result["a"] == [dict(sorted(zip(NUMBERS, row.tolist(), strict=True))) for row in result["s"]]
+    assert result["b"] == [dict(sorted(zip(WORDS, row.tolist(), strict=True))) for row in result["s"]]
     assert "2 golden samples" in ptqc.verify(artifact.folder, model=tmp_path / "model.onnx").checks["golden"]
 
 
@@ -143,9 +143,9 @@ def test_a_native_library_gives_the_same_maps(birds: Artifact, tmp_path: Path) -
     (tmp_path / "out" / "cpu").mkdir()
     artifact, x = Artifact(tmp_path / "out"), samples(FEATURES, count=3)
     vars(artifact)["_library"] = Runner(onnx.load(birds.path))
-    wanted, found = birds.run({"x": x}), artifact.run({"x": x})
-    assert_close(wanted["y"], found["y"], 1e-6)
-    assert np.array_equal(found["best"], wanted["best"])
+    wanted, result = birds.run({"x": x}), artifact.run({"x": x})
+    assert_close(wanted["y"], result["y"], 1e-6)
+    assert np.array_equal(result["best"], wanted["best"])
 
 
 def inner() -> onnx.ModelProto:
@@ -185,8 +185,8 @@ def test_sessions_give_tensors_in_the_order_of_the_labels(tmp_path: Path) -> Non
     onnx.save(model, tmp_path / "m.onnx")
     wanted = plain_run(model, x)["y"]
     for runner in (Runner(model), Runner(model, ["s"]), Runner(tmp_path / "m.onnx", ["s"])):
-        found = runner.run({"x": x})
-        assert found["y"].tolist() == [[row[label] for label in WORDS] for row in wanted]
+        result = runner.run({"x": x})
+        assert result["y"].tolist() == [[row[label] for label in WORDS] for row in wanted]
     assert model == classifier(WORDS)
 
 

@@ -80,8 +80,8 @@ def test_rows_of_zeros_and_no_rows(name: str) -> None:
 def test_numbers_beyond_the_range_stay_finite_or_become_infinite_as_float16_does(name: str) -> None:
     x = np.full((1, 2, 1, 8), 1e30, np.float32)
     x[..., 0] = 1e-30
-    found = form(name).unpack(*form(name).pack(x))
-    assert np.isfinite(found).all() or name == "float16"
+    result = form(name).unpack(*form(name).pack(x))
+    assert np.isfinite(result).all() or name == "float16"
 
 
 @pytest.mark.parametrize("opset", [13, 18])
@@ -98,14 +98,14 @@ def test_the_graph_packs_as_numpy_does(name: str, opset: int) -> None:
     assert [value.name for value in model.graph.outputs] == [part.replace("past", "present") for part in parts]
     runner, stored = Runner(model), {**parts, "x": x}
     for _ in range(3):
-        found = runner.run(stored)
+        result = runner.run(stored)
         whole = np.concatenate([packing.unpack(*(stored[name] for name in parts)), x], 2)
         for name, wanted in zip(parts, packing.pack(whole), strict=True):
-            present = found[name.replace("past", "present")]
+            present = result[name.replace("past", "present")]
             assert present.dtype == wanted.dtype
             assert np.array_equal(present, wanted)
             assert np.array_equal(present[:, :, : stored[name].shape[2]], stored[name])
-        stored = {**{name: found[name.replace("past", "present")] for name in parts}, "x": x}
+        stored = {**{name: result[name.replace("past", "present")] for name in parts}, "x": x}
     empty = packed_feeds({"past": past[:, :, :0], "x": x}, forms)
     assert runner.run(empty)["present"].shape[2] == 9
 

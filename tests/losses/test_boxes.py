@@ -60,9 +60,9 @@ def test_boxes_by_hand() -> None:
     mean = (0.9 * 10 + 0.2 * 30) / 1.1
     variance = (0.9 * (10 - mean) ** 2 + 0.2 * (30 - mean) ** 2) / 1.1
     for head, scores in ((Probabilities(2, 0), p), (Logits(2, 0), np.log(p))):
-        given, found = ({**of, "s": scores} for of in (real, wrong))
-        measure = OutputLoss.of({"b": Boxes(2, "s", head)}, [given])
-        assert measure(given, found) == pytest.approx(2 * 0.2 * 36 / variance / 4 / 1.1, rel=1e-5)
+        value, result = ({**of, "s": scores} for of in (real, wrong))
+        measure = OutputLoss.of({"b": Boxes(2, "s", head)}, [value])
+        assert measure(value, result) == pytest.approx(2 * 0.2 * 36 / variance / 4 / 1.1, rel=1e-5)
 
 
 def test_classes_of_a_detector_are_said_per_thing_found() -> None:

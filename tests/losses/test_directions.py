@@ -52,11 +52,11 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def anchors(groups: tuple[Group, ...]) -> np.ndarray:
     """Of one sample: (1, 3, channels), with scores where the groups say so."""
-    found = numbers(1, 3, groups[-1].stop)
+    result = numbers(1, 3, groups[-1].stop)
     for group in groups:
         if group.scores:
-            found[..., group.channels] = shares(1, 3, group.stop - group.start)
-    return found
+            result[..., group.channels] = shares(1, 3, group.stop - group.start)
+    return result
 
 
 def columns(shape: tuple[int, ...]) -> list[Any]:
@@ -94,12 +94,12 @@ def second_derivatives(measure: OutputLoss, y: np.ndarray) -> np.ndarray:
     def at(change: np.ndarray) -> float:
         return loss(measure, y, y + change.reshape(y.shape))
 
-    found = np.empty((y.size, y.size))
+    result = np.empty((y.size, y.size))
     for i, j in itertools.combinations_with_replacement(range(y.size), 2):
         a, b = steps[i], steps[j]
         mixed = at(a + b) - at(a - b) - at(b - a) + at(-a - b)
-        found[i, j] = found[j, i] = mixed / (4 * a[i] * b[j])
-    return found
+        result[i, j] = result[j, i] = mixed / (4 * a[i] * b[j])
+    return result
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,9 +19,9 @@ def test_the_loss_is_that_of_the_finite_rows(kind: OutputKind) -> None:
     padded[:, 4:] = np.nan
     cut = {"y": real[:, :4]}, {"y": other[:, :4]}
     wanted = OutputLoss.of({"y": kind}, [cut[0]])
-    found = OutputLoss.of({"y": kind}, [{"y": padded}])
-    assert found({"y": padded}, {"y": other}) == pytest.approx(wanted(*cut), rel=1e-6)
-    assert found.mean([{"y": padded}, {"y": real}], [{"y": other}, {"y": other}]) == pytest.approx(
+    result = OutputLoss.of({"y": kind}, [{"y": padded}])
+    assert result({"y": padded}, {"y": other}) == pytest.approx(wanted(*cut), rel=1e-6)
+    assert result.mean([{"y": padded}, {"y": real}], [{"y": other}, {"y": other}]) == pytest.approx(
         wanted.mean([cut[0], {"y": real}], [cut[1], {"y": other}]), rel=1e-6
     )
     assert comparable(kind, padded, other)[1].size == cut[1]["y"].size
@@ -40,7 +40,7 @@ def test_channels_stay_on_their_axis(axis: int) -> None:
     first[1, 1] = np.nan  # one row
     first[0, 0, 1] = -np.inf  # a part of one
     rows = second[np.isfinite(first).all(-1)]
-    found = finite_along(axis, real, other)
-    assert [array.ndim for array in found] == [3, 3]
-    np.testing.assert_array_equal(np.moveaxis(found[1], axis, -1).reshape(-1, rows.shape[-1]), rows)
+    result = finite_along(axis, real, other)
+    assert [array.ndim for array in result] == [3, 3]
+    np.testing.assert_array_equal(np.moveaxis(result[1], axis, -1).reshape(-1, rows.shape[-1]), rows)
     assert finite_along(axis, other)[0] is other

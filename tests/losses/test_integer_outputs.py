@@ -56,14 +56,14 @@ def test_a_file_is_judged_by_them(output: str, tmp_path: Path) -> None:
     end = "ArgMax<axis=1,keepdims=0>(a)" if "int64" in output else "Cast<to=2>(r)"
     graph = f"g (float[N,16,8,8] x) => ({output}) {{ a = Conv(x, w) b = Mul(a, s) r = Relu(b) y = {end} }}"
     model = proto(graph, w=weight(24, 16, 3, 3), s=SHADES["s"])
-    found = compiled(model, noise(64, 16, 8, 8), tmp_path, "20%", bits=(2,), activations="float")
+    result = compiled(model, noise(64, 16, 8, 8), tmp_path, "20%", bits=(2,), activations="float")
     x = noise(8, 16, 8, 8, seed=5)
     expected = run(ir.from_proto(model), {"x": x}, ["y"])["y"]
-    given = np.concatenate([found.run({"x": row[None]})["y"] for row in x])
-    judged = found.manifest["results"]["outputs"][0]
+    value = np.concatenate([result.run({"x": row[None]})["y"] for row in x])
+    judged = result.manifest["results"]["outputs"][0]
     if "int64" in output:
-        assert judged["loss"] == pytest.approx(RATE * (given != expected).mean(), rel=0.4)
+        assert judged["loss"] == pytest.approx(RATE * (value != expected).mean(), rel=0.4)
     else:
-        error = (given.astype(float) - expected) ** 2
+        error = (value.astype(float) - expected) ** 2
         assert judged["loss"] == pytest.approx(error.mean() / np.var(expected.astype(float)), rel=0.5)
     assert judged["loss"] > 1e-3

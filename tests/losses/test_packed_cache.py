@@ -28,10 +28,10 @@ def judged(name: str) -> tuple[Kinds, list[Feeds]]:
     """Kinds of the decoder's outputs with its cache packed, and what it gives."""
     model, forms = parse(DECODER, w=noise(8, 5)), {"past": form(name)}
     pack_caches(model, forms)
-    given = [packed_feeds(feeds, forms) for feeds in FEEDS]
+    values = [packed_feeds(feeds, forms) for feeds in FEEDS]
     runner = Runner(model)
-    outputs = [runner.run(feeds) for feeds in given]
-    return recognize(model, given[0], outputs), outputs
+    outputs = [runner.run(feeds) for feeds in values]
+    return recognize(model, values[0], outputs), outputs
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -40,15 +40,15 @@ VECTORS = [
 def test_vectors(body: str, output: str, kind: str) -> None:
     text = f"g (float[N, 8] x) => (float[N, C] {output}) {{ {body} }}"
     constants = W | {"one": np.ones(1, np.float32), "last": np.array([1])}
-    found = kinds(text, inputs(1, 8), **constants)[output]
-    assert found.name == kind
-    assert vars(found).get("axis", 1) == 1
+    result = kinds(text, inputs(1, 8), **constants)[output]
+    assert result.name == kind
+    assert vars(result).get("axis", 1) == 1
 
 
 def test_normalized_or_not() -> None:
     text = "g (float[N, 8] x) => (float[N, 64] y, float[N, 64] z) { y = MatMul(x, w64) z = LpNormalization(y) }"
-    found = kinds(text, inputs(1, 8), **W)
-    assert [(kind.name, kind.normalized) for kind in found.values()] == [("embedding", False), ("embedding", True)]  # type: ignore[attr-defined]
+    result = kinds(text, inputs(1, 8), **W)
+    assert [(kind.name, kind.normalized) for kind in result.values()] == [("embedding", False), ("embedding", True)]  # type: ignore[attr-defined]
 
 
 def test_the_product_of_two_vectors_is_one_number() -> None:
@@ -85,15 +85,15 @@ def test_tokens(body: str, output: str, kind: str) -> None:
     text = f"g (float[N, T, 8] x) => (float[N, T, C] {output}) {{ h = MatMul(x, w8) {body} }}"
     feeds = [{"x": noise(1, 5 + seed % 2, 8, seed=seed)} for seed in range(COUNT)]
     constants = W | {"w8": noise(8, 8), "gain": np.ones(8, np.float32), "shift": noise(8)}
-    found = kinds(text, feeds, **constants)[output]
-    assert (found.name, found.axis) == (kind, 2)  # type: ignore[attr-defined]
+    result = kinds(text, feeds, **constants)[output]
+    assert (result.name, result.axis) == (kind, 2)  # type: ignore[attr-defined]
 
 
 def test_time_last() -> None:
     """A one-dimensional convolution's classes stay on axis 1 though the time is as long in all samples."""
     text = "g (float[N, 8, 20] x) => (float[N, 5, 20] y) { y = Conv(x, w) }"
-    found = kinds(text, inputs(1, 8, 20), w=noise(5, 8, 1))["y"]
-    assert (found.name, found.axis) == ("logits", 1)  # type: ignore[attr-defined]
+    result = kinds(text, inputs(1, 8, 20), w=noise(5, 8, 1))["y"]
+    assert (result.name, result.axis) == ("logits", 1)  # type: ignore[attr-defined]
 
 
 def test_answers_that_are_a_place_in_the_text() -> None:
@@ -102,9 +102,9 @@ def test_answers_that_are_a_place_in_the_text() -> None:
         a = MatMul(x, w) b, c = Split <axis = 2, num_outputs = 2> (a)
         start_logits = Squeeze(b, last) y = Squeeze(c, last)
     }"""
-    found = kinds(text, inputs(1, 6, 8), w=noise(8, 2), last=np.array([2]))
-    assert found["start_logits"].to_json() == {"kind": "logits", "axis": 1, "background": None}
-    assert found["y"].to_json() == {"kind": "regression", "axis": None, "groups": []}
+    result = kinds(text, inputs(1, 6, 8), w=noise(8, 2), last=np.array([2]))
+    assert result["start_logits"].to_json() == {"kind": "logits", "axis": 1, "background": None}
+    assert result["y"].to_json() == {"kind": "regression", "axis": None, "groups": []}
 
 
 MAPS = [
@@ -124,8 +124,8 @@ def test_maps(body: str, channels: int, kind: str) -> None:
     output = "logits" if "logits" in body else "y"
     text = f"g (float[N, 3, H, W] x) => (float[N, {channels}, P, Q] {output}) {{ {body} }}"
     weights = {f"w{n}": noise(n, 3, 1, 1) for n in (1, 3, 5, 12)} | {"scales": np.array([1, 1, 2, 2], np.float32)}
-    found = kinds(text, inputs(1, 3, 6, 7), **weights)[output]
-    assert (found.name, found.axis) == (kind, 1)  # type: ignore[attr-defined]
+    result = kinds(text, inputs(1, 3, 6, 7), **weights)[output]
+    assert (result.name, result.axis) == (kind, 1)  # type: ignore[attr-defined]
 
 
 # The heads of three detectors on two levels: boxes without bound, objectness and classes behind a sigmoid.
@@ -169,14 +169,14 @@ def test_boxes_from_distributions() -> None:
         "three": np.array([0, 4, 64]), "grid": noise(1, 2, 64, scale=4), "two": np.array(2, np.float32),
         "stride": np.full((1, 64), 8, np.float32),
     }  # fmt: skip
-    found = kinds(text, inputs(1, 3, 8, 8), **constants)["y"]
-    assert found.to_json() == {"kind": "detection", "axis": 1, "groups": [[0, 4, False], [4, 11, True]]}
+    result = kinds(text, inputs(1, 3, 8, 8), **constants)["y"]
+    assert result.to_json() == {"kind": "detection", "axis": 1, "groups": [[0, 4, False], [4, 11, True]]}
 
 
 def test_maps_of_a_detector() -> None:
     text = f"g (float[N, 3, 8, 8] x) => (float[N, 11, 8, 8] m1, float[N, 11, 4, 4] m2) {{ {BOTH} }}"
-    for found in kinds(text, inputs(1, 3, 8, 8), **HEADS).values():
-        assert found.to_json() == {"kind": "detection", "axis": 1, "groups": GROUPS}
+    for result in kinds(text, inputs(1, 3, 8, 8), **HEADS).values():
+        assert result.to_json() == {"kind": "detection", "axis": 1, "groups": GROUPS}
 
 
 def test_several_anchors_of_one_pixel() -> None:
@@ -191,8 +191,8 @@ def test_several_anchors_of_one_pixel() -> None:
         "from": np.array([0]), "to": np.array([4]), "end": np.array([7]), "on": np.array([4]),
         "pixels": np.array([64], np.float32),
     }  # fmt: skip
-    found = kinds(text, inputs(1, 3, 4, 4), **constants)["y"]
-    assert found.to_json() == {"kind": "detection", "axis": 2, "groups": [[0, 4, False], [4, 7, True]]}
+    result = kinds(text, inputs(1, 3, 4, 4), **constants)["y"]
+    assert result.to_json() == {"kind": "detection", "axis": 2, "groups": [[0, 4, False], [4, 7, True]]}
 
 
 def test_boxes_and_scores_where_the_graph_says_nothing() -> None:
@@ -201,8 +201,8 @@ def test_boxes_and_scores_where_the_graph_says_nothing() -> None:
     y = np.concatenate([random.uniform(5, 300, (1, 4, 500)), random.beta(0.1, 20, (1, 6, 500))], 1)
     text = "g (float[N, 10, 500] x) => (float[N, 10, 500] y) { y = Identity(x) }"
     feeds = [{"x": (y * random.uniform(0.9, 1, y.shape)).astype(np.float32)} for _ in range(4)]
-    found = kinds(text, feeds)["y"]
-    assert found.to_json() == {"kind": "detection", "axis": 1, "groups": [[0, 4, False], [4, 10, True]]}
+    result = kinds(text, feeds)["y"]
+    assert result.to_json() == {"kind": "detection", "axis": 1, "groups": [[0, 4, False], [4, 10, True]]}
 
 
 CACHE = """g (float[N, 4] x, float[N, 2, P, 3] past_k, float[N, 2, P, 3] past_v) =>
@@ -214,8 +214,8 @@ CACHE = """g (float[N, 4] x, float[N, 2, P, 3] past_k, float[N, 2, P, 3] past_v)
 
 def test_caches_are_states() -> None:
     feeds = [{"x": noise(1, 4, seed=i), "past_k": noise(1, 2, 5, 3), "past_v": noise(1, 2, 5, 3)} for i in range(4)]
-    found = kinds(CACHE, feeds, w=noise(4, 3), u=noise(2, 3), form=np.array([0, 2, 1, 2]))
-    assert [kind.name for kind in found.values()] == ["logits", "state", "state"]
+    result = kinds(CACHE, feeds, w=noise(4, 3), u=noise(2, 3), form=np.array([0, 2, 1, 2]))
+    assert [kind.name for kind in result.values()] == ["logits", "state", "state"]
 
 
 def test_caches_that_a_first_run_begins_are_states() -> None:
@@ -223,8 +223,8 @@ def test_caches_that_a_first_run_begins_are_states() -> None:
     text = """g (float[N, 4] x) => (float[N, 3] logits, float[N, 2, Q, 3] present_0_key) {
         logits = MatMul(x, w) a = Reshape(x, form) present_0_key = MatMul(a, u)
     }"""
-    found = kinds(text, inputs(1, 4), w=noise(4, 3), u=noise(2, 3), form=np.array([0, 2, 1, 2]))
-    assert [kind.name for kind in found.values()] == ["logits", "state"]
+    result = kinds(text, inputs(1, 4), w=noise(4, 3), u=noise(2, 3), form=np.array([0, 2, 1, 2]))
+    assert [kind.name for kind in result.values()] == ["logits", "state"]
 
 
 def test_the_state_of_a_recurrent_network() -> None:
@@ -253,8 +253,8 @@ def test_the_classes_of_things_that_were_selected_are_numbers() -> None:
     text = """g (float[N, 8] x) => (float[N, 10] y, float[N, 4] detection_classes) {
         y = MatMul(x, w10) best, place = TopK(y, four) detection_classes = Cast <to = 1> (place)
     }"""
-    found = kinds(text, inputs(1, 8), **W, four=np.array([4]))
-    assert {name: kind.name for name, kind in found.items()} == {"y": "logits", "detection_classes": "regression"}
+    result = kinds(text, inputs(1, 8), **W, four=np.array([4]))
+    assert {name: kind.name for name, kind in result.items()} == {"y": "logits", "detection_classes": "regression"}
 
 
 PRODUCT = "g (float[N, 8] x) => (float[N, 10] y, float[N, 3] z) { y = MatMul(x, w10) z = MatMul(x, w3) }"
@@ -319,16 +319,16 @@ def test_rows_that_are_not_finite_say_nothing_of_the_kind() -> None:
     values = [np.exp(one["x"]) / np.exp(one["x"]).sum(-1, keepdims=True) for one in feeds]
     for value in values:
         value[:, 3:] = np.nan
-    found = recognize(model, feeds[0], [{"y": value} for value in values])
-    assert found["y"].name == "probabilities"
-    assert flawed_values(found, [{"y": value} for value in values]) == {"y": (6 * len(values), 15 * len(values))}
+    result = recognize(model, feeds[0], [{"y": value} for value in values])
+    assert result["y"].name == "probabilities"
+    assert flawed_values(result, [{"y": value} for value in values]) == {"y": (6 * len(values), 15 * len(values))}
 
 
 def test_to_json_and_back() -> None:
     text = f"g (float[N, 3, 8, 8] x) => (float[N, 11, 80] y, float[N, 4] z) {{ {JOINED} y = Identity(l) {SMALL} }}"
-    found: dict[str, OutputKind] = kinds(text, inputs(1, 3, 8, 8), **HEADS, wz=noise(3, 4))
-    assert from_json(to_json(found)) == found
-    assert list(found) == ["y", "z"]
+    result: dict[str, OutputKind] = kinds(text, inputs(1, 3, 8, 8), **HEADS, wz=noise(3, 4))
+    assert from_json(to_json(result)) == result
+    assert list(result) == ["y", "z"]
 
 
 SMALL = "pool = GlobalAveragePool(x) vector = Flatten(pool) z = MatMul(vector, wz)"

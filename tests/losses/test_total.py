@@ -143,12 +143,12 @@ def test_groups_of_other_scales_are_judged_apart() -> None:
     z = y.copy()
     z[:, 4:] += 0.02
     kind = Features(1, (Group(0, 4), Group(4, 10)))
-    found = fitted(kind, y).losses("y", {"y": y}, {"y": z})
+    result = fitted(kind, y).losses("y", {"y": y}, {"y": z})
     expected = 0.02**2 / y[0, 4:].astype(float).var(1)
-    assert found == pytest.approx(
+    assert result == pytest.approx(
         {"values (channels 0 to 3)": 0, "values (channels 4 to 9)": expected.mean()}, rel=1e-3
     )
-    assert kind.combine(found) == pytest.approx(expected.mean() / 2, rel=1e-3)
+    assert kind.combine(result) == pytest.approx(expected.mean() / 2, rel=1e-3)
 
 
 def test_each_anchor_for_itself_said_nothing() -> None:
@@ -180,8 +180,8 @@ def test_detections_by_hand() -> None:
     scores = binary(0.72, 0.4) / share
     boxes = 0.72 * (2**2 / floor[0]) / 4 / share
     measure = fitted(Detection(2, HEAD), y)
-    found = measure.losses("y", {"y": y}, {"y": z})
-    assert found == pytest.approx({"scores": scores, "values (channels 0 to 3)": boxes}, rel=1e-4)
+    result = measure.losses("y", {"y": y}, {"y": z})
+    assert result == pytest.approx({"scores": scores, "values (channels 0 to 3)": boxes}, rel=1e-4)
     assert loss(measure, y, z) == pytest.approx(scores + 2 * boxes, rel=1e-4)
 
 

@@ -35,8 +35,8 @@ def rounded(model: onnx.ModelProto, bits: int = 8) -> onnx.ModelProto:
 
 
 def decibels(model: onnx.ModelProto, other: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> float:
-    real, found = (np.concatenate([x.ravel() for x in Runner(one).run(feeds).values()]) for one in (model, other))
-    return float(10 * np.log10(np.square(real).sum() / np.square(real - found).sum()))
+    real, result = (np.concatenate([x.ravel() for x in Runner(one).run(feeds).values()]) for one in (model, other))
+    return float(10 * np.log10(np.square(real).sum() / np.square(real - result).sum()))
 
 
 def test_the_unrolled_network_is_the_recurrent_one() -> None:
@@ -56,8 +56,8 @@ def test_an_unrolled_network_loses_no_more_than_by_rounding(tmp_path: Path) -> N
     model = unrolled_lstm.unrolled(unrolled_lstm.Network(64), 4)
     rng = np.random.default_rng(1)
     data, held = (unrolled_lstm.sequences(count, rng, 4)[0] for count in (64, 32))
-    found = compiled(model, data, tmp_path, "30%", bits=(3, 5, 7))
-    assert decibels(model, onnx.load(found.path), {"x": held}) >= decibels(model, rounded(model), {"x": held})
+    result = compiled(model, data, tmp_path, "30%", bits=(3, 5, 7))
+    assert decibels(model, onnx.load(result.path), {"x": held}) >= decibels(model, rounded(model), {"x": held})
 
 
 @pytest.mark.slow
@@ -71,6 +71,6 @@ def test_trained_models_lose_no_more_than_by_rounding_and_are_not_slower(name: s
         text_detector.EXPORT.write(text_detector.train(), tmp_path / "trained.onnx")
         model = onnx.load(tmp_path / "trained.onnx")
         data, held = ({"image": text_detector.pages(count, rng)[0]} for count in (128, 64))
-    found = compiled(model, data, tmp_path, "25%")
-    assert decibels(model, onnx.load(found.path), held) >= decibels(model, rounded(model), held)
-    assert found.times["latency"] is None or found.times["latency"]["high"] >= 1
+    result = compiled(model, data, tmp_path, "25%")
+    assert decibels(model, onnx.load(result.path), held) >= decibels(model, rounded(model), held)
+    assert result.times["latency"] is None or result.times["latency"]["high"] >= 1

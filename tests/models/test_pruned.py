@@ -11,9 +11,9 @@ from pruned import pruned
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
 def test_the_smallest_weights_of_each_layer_become_zeros(share: float) -> None:
     model = residual()
-    found = pruned(model, share)
-    onnx.checker.check_model(found)
-    for before, after in zip(model.graph.initializer, found.graph.initializer, strict=True):
+    result = pruned(model, share)
+    onnx.checker.check_model(result)
+    for before, after in zip(model.graph.initializer, result.graph.initializer, strict=True):
         old, new = numpy_helper.to_array(before), numpy_helper.to_array(after)
         np.testing.assert_array_equal(new[new != 0], old[new != 0])
         zeros = int(share * old.size) if old.ndim > 1 else 0

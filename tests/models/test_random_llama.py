@@ -37,7 +37,7 @@ def test_logits_are_of_the_usual_size(kind: str, tmp_path: Path) -> None:
 def test_no_place_sees_what_follows(tmp_path: Path) -> None:
     random_llama.write(TINY, tmp_path / "model.onnx")
     runner, tokens = Runner(tmp_path / "model.onnx"), random_llama.samples(TINY, 1, 12)
-    whole, part = (runner.run({"tokens": given})["logits"] for given in (tokens, tokens[:, :5]))
+    whole, part = (runner.run({"tokens": value})["logits"] for value in (tokens, tokens[:, :5]))
     assert np.allclose(whole[:, :5], part, atol=1e-4)
 
 
@@ -51,8 +51,8 @@ def test_a_cache_changes_no_number(tmp_path: Path) -> None:
     first = runner.run(feeds)
     pasts = {f"past_{name}": first[f"present_{name}"] for name in random_llama.cache_names(TINY)}
     second = runner.run({**pasts, "tokens": tokens[:, 7:]})
-    found = np.concatenate([first["logits"], second["logits"]], 1)
-    assert np.allclose(found, Runner(whole).run({"tokens": tokens})["logits"], atol=1e-4)
+    result = np.concatenate([first["logits"], second["logits"]], 1)
+    assert np.allclose(result, Runner(whole).run({"tokens": tokens})["logits"], atol=1e-4)
     assert {name: array.shape[2] for name, array in random_llama.step(TINY, 5).items() if "past" in name} == (
         dict.fromkeys(pasts, 5)
     )

@@ -46,9 +46,9 @@ def test_a_cache_of_a_fixed_size_continues_a_sequence() -> None:
     past = {name: np.full(shape, 50, np.float32) for name in feeds if name != "tokens"}
     for place in range(7):
         token = feeds["tokens"][:, place : place + 1]
-        found = run(fixed, {"tokens": token, "position_ids": np.array([[place]]), **past})
-        past = {name.replace("present", "past"): array for name, array in found.items() if name != "logits"}
+        result = run(fixed, {"tokens": token, "position_ids": np.array([[place]]), **past})
+        past = {name.replace("present", "past"): array for name, array in result.items() if name != "logits"}
         wanted = whole["logits"][0, place]
-        assert np.abs(found["logits"][0, 0] - wanted).max() <= 1e-5 * np.abs(whole["logits"]).max()
+        assert np.abs(result["logits"][0, 0] - wanted).max() <= 1e-5 * np.abs(whole["logits"]).max()
     assert np.abs(past["past_key_0"][:, :, :7] - whole["present_key_0"]).max() <= 1e-5
     assert (past["past_key_0"][:, :, 7:] == 50).all()

@@ -38,10 +38,10 @@ class DropEveryRelu:
     name: ClassVar[str] = "drop-every-relu"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
-        for node in nodes_of(given.model, "Relu"):
+    def apply(self, value: Probed) -> Result[Probed]:
+        for node in nodes_of(value.model, "Relu"):
             bypass(node, node.inputs[0])  # type: ignore[arg-type]
-        return given.rewritten([], unsaid=True)
+        return value.rewritten([], unsaid=True)
 
 
 class NoRewrite:
@@ -94,7 +94,7 @@ def test_what_was_measured_before_it_was_edited_is_not_taken(model: Path, monkey
     """Its name stays the same, and so do the file and the data."""
     names = [compiled(model, "drop-idle-clip").manifest["measurements"]]
     names += [compiled(model, "drop-idle-clip").manifest["measurements"]]
-    monkeypatch.setattr(DropIdleClip, "apply", lambda _, given: given.rewritten([]))
+    monkeypatch.setattr(DropIdleClip, "apply", lambda _, value: value.rewritten([]))
     names += [compiled(model, "drop-idle-clip").manifest["measurements"]]
     assert names[0] == names[1] != names[2]
 

@@ -24,12 +24,12 @@ class Deciding:
     name: ClassVar[str] = "deciding"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: PlanWithParameters) -> Result[QuantizedParameters]:
-        node = given.model.graph[0]
+    def apply(self, value: PlanWithParameters) -> Result[QuantizedParameters]:
+        node = value.model.graph[0]
         if self.touches == "attribute":
             node.attributes["mine"] = ir.AttrInt64("mine", 1)
         elif self.touches == "weight":
-            given.model.graph.initializers["w"].const_value = ir.tensor(noise(4, 3, seed=1), name="w")
+            value.model.graph.initializers["w"].const_value = ir.tensor(noise(4, 3, seed=1), name="w")
         elif self.touches == "node":
             node.op_type = "Gemm"
         return Result(QuantizedParameters({}, {}, losses=self.losses), True)

@@ -28,8 +28,8 @@ class Saboteur:
     name: ClassVar[str] = "saboteur"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
-        model = given.model
+    def apply(self, value: Probed) -> Result[Probed]:
+        model = value.model
         node = model.graph[0]
         weight = constant(node.inputs[1])
         assert weight is not None
@@ -43,7 +43,7 @@ class Saboteur:
             model.graph.inputs[0].shape = ir.Shape([1, 4])
         elif self.way == "operator":
             model.graph[1].op_type = "Nonsense"
-        return Result(given, self.way != "nothing", (Note(self.name, "", self.way),))
+        return Result(value, self.way != "nothing", (Note(self.name, "", self.way),))
 
 
 @pytest.mark.parametrize("way", ["scale", "nan", "rename", "retype", "operator"])

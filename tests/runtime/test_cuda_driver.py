@@ -15,7 +15,7 @@ def test_a_gpu_that_is_new_enough_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "found", "told"),
+    ("index", "result", "expected"),
     [
         (0, DriverInfo((12, 8), ((9, 0),)), r"knows CUDA 12\.8, and the library needs 13\.0: install a newer driver"),
         (1, DriverInfo((13, 0), ((9, 0),)), "no GPU cuda:1; this machine has 1"),
@@ -24,9 +24,9 @@ def test_a_gpu_that_is_new_enough_is_taken() -> None:
         (0, DriverInfo((13, 0), ((8, 0),), is_emulator=True), "ptqc's emulator, which only verifies"),
     ],
 )
-def test_what_cannot_run_it_is_refused(index: int, found: DriverInfo, told: str) -> None:
-    with pytest.raises(TargetError, match=told):
-        check(index, lambda: found)
+def test_what_cannot_run_it_is_refused(index: int, result: DriverInfo, expected: str) -> None:
+    with pytest.raises(TargetError, match=expected):
+        check(index, lambda: result)
 
 
 def test_a_machine_without_a_driver_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +38,8 @@ def test_a_machine_without_a_driver_is_told_what_it_lacks(monkeypatch: pytest.Mo
 def test_the_stand_in_for_the_driver_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ptqc.codegen.cuda.emulator import building
 
-    if told := building.refusal():
-        pytest.skip(told)
+    if refusal := building.refusal():
+        pytest.skip(refusal)
     driver, _ = building.build_stand_ins(tmp_path)
     monkeypatch.setattr(cuda, "DRIVER", str(driver))
     with pytest.raises(TargetError, match="emulator"):

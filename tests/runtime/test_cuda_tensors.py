@@ -23,24 +23,24 @@ def interface(folder: Path, value: list[float] | None = None) -> Interface:
 def tensor(**changed: Any) -> Any:
     """Of torch or another library, on the first GPU."""
     usual = {"shape": (4, 3), "dtype": "float32", "is_contiguous": lambda: True, "data_ptr": lambda: 512}
-    found = SimpleNamespace(**{**usual, **changed})
+    result = SimpleNamespace(**{**usual, **changed})
     device = changed.get("device", (2, 0))
-    found.__dlpack__ = found.__dlpack_device__ = lambda: device
-    return found
+    result.__dlpack__ = result.__dlpack_device__ = lambda: device
+    return result
 
 
 FFI = SimpleNamespace(from_dlpack=lambda given: given)
 
 
 def test_tensors_are_taken_where_they_lie(tmp_path: Path) -> None:
-    given = tensor()
-    taken = take(FFI, {"x": given}, interface(tmp_path), 0)
-    assert taken.inputs["x"] is given
+    value = tensor()
+    taken = take(FFI, {"x": value}, interface(tmp_path), 0)
+    assert taken.inputs["x"] is value
     assert (taken.stream, taken.shapes) == (0, {"x": (4, 3)})
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"device": (2, 1)}, "input 'x' is on cuda:1; the library on cuda:0"),
         ({"shape": (4, 5)}, r"input 'x' is float32 \[4, 5\]; expected float32 \[N, 3\]"),
@@ -49,8 +49,8 @@ def test_tensors_are_taken_where_they_lie(tmp_path: Path) -> None:
         ({"data_ptr": lambda: 520}, "not contiguous, or does not begin at a multiple of 64 bytes; give a copy"),
     ],
 )
-def test_what_is_not_taken_is_told(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_what_is_not_taken_is_told(changed: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=expected):
         take(FFI, {"x": tensor(**changed)}, interface(tmp_path), 0)
 
 
@@ -75,7 +75,7 @@ def test_inputs_lie_on_the_gpu_all_or_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "found"),
+    ("expected", "kind", "result"),
     [
         ("CUDA: out of memory", GpuMemoryError, "cuda:3 has no memory left for the library"),
         ("CUDA_ERROR_OUT_OF_MEMORY", GpuMemoryError, "give fewer samples at a time"),
@@ -83,10 +83,10 @@ def test_inputs_lie_on_the_gpu_all_or_none() -> None:
         ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION", TargetError, "name its architecture in --gpu"),
     ],
 )
-def test_failures_with_reasons_of_their_own_are_told(told: str, kind: type[Exception], found: str) -> None:
-    refused = refusal_of(RuntimeError(told), 3)
+def test_failures_with_reasons_of_their_own_are_told(expected: str, kind: type[Exception], result: str) -> None:
+    refused = refusal_of(RuntimeError(expected), 3)
     assert type(refused) is kind
-    assert found in str(refused)
+    assert result in str(refused)
 
 
 def test_other_failures_are_faults_of_the_library() -> None:

@@ -48,8 +48,8 @@ def test_division_is_exact_or_that_of_the_lengths(one: dict, other: dict, length
     assert product // b == a
     assert product % b == 0
     with with_lengths(lengths):
-        found = (product + 1) // b
-    assert at(found, lengths) == (at(product, lengths) + 1) // at(b, lengths)
+        result = (product + 1) // b
+    assert at(result, lengths) == (at(product, lengths) + 1) // at(b, lengths)
 
 
 def test_how_sizes_are_written() -> None:

@@ -45,14 +45,14 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("threads", [0, 1, 2, 1000])
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_result_is_right(folder: Path, n: int, threads: int) -> None:
-    found = Library.open(folder, threads).run({"x": values(n)})
-    assert list(found) == ["y"]
-    np.testing.assert_array_equal(found["y"], expected(values(n)))
+    result = Library.open(folder, threads).run({"x": values(n)})
+    assert list(result) == ["y"]
+    np.testing.assert_array_equal(result["y"], expected(values(n)))
 
 
 def test_an_empty_batch_gives_an_empty_output(library: Library) -> None:
-    found = library.run({"x": values(0)})["y"]
-    assert (found.shape, found.dtype) == ((0, 2, 3), np.float32)
+    result = library.run({"x": values(0)})["y"]
+    assert (result.shape, result.dtype) == ((0, 2, 3), np.float32)
 
 
 def unaligned(x: np.ndarray) -> np.ndarray:
@@ -112,10 +112,10 @@ def test_outputs_belong_to_the_caller(library: Library) -> None:
 def test_an_output_outlives_its_library(folder: Path) -> None:
     kept = Library.open(folder)
     other = Library.open(folder)
-    found = other.run({"x": values(5)})["y"]
+    result = other.run({"x": values(5)})["y"]
     del other
-    np.testing.assert_array_equal(found, expected(values(5)))
-    np.testing.assert_array_equal(kept.run({"x": values(5)})["y"], found)
+    np.testing.assert_array_equal(result, expected(values(5)))
+    np.testing.assert_array_equal(kept.run({"x": values(5)})["y"], result)
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def check_optimum(seed: int) -> None:
     every = [program.costs(selection) for selection in selections(program)]
     limits = {}
     for resource in ("bytes", "ns"):
-        found = sorted(costs[resource] for costs in every)
-        limits[resource] = found[0] + float(rng.uniform(-0.02, 0.9)) * (found[-1] - found[0])
+        result = sorted(costs[resource] for costs in every)
+        limits[resource] = result[0] + float(rng.uniform(-0.02, 0.9)) * (result[-1] - result[0])
     check(program, every, Goal("loss", limits, gap=0.0))
     middle = float(np.median([costs["loss"] for costs in every]))
     check(program, every, Goal("bytes", {"loss": middle, "ns": limits["ns"]}, gap=0.0))
@@ -138,10 +138,10 @@ def three_plans() -> JointChoice:
 
 
 def test_limits_that_contradict_each_other_say_what_each_needs() -> None:
-    found = contradiction(three_plans(), {"loss": 9.0, "bytes": 50, "ns": 50})
-    assert found == Contradiction(("bytes", "ns"), {"loss": 1.0, "bytes": 10, "ns": 20}, {"bytes": 80, "ns": 90})
-    found = contradiction(three_plans(), {"bytes": 9, "ns": 50})
-    assert (found.resources, found.alone["bytes"]) == (("bytes",), 10)
+    result = contradiction(three_plans(), {"loss": 9.0, "bytes": 50, "ns": 50})
+    assert result == Contradiction(("bytes", "ns"), {"loss": 1.0, "bytes": 10, "ns": 20}, {"bytes": 80, "ns": 90})
+    result = contradiction(three_plans(), {"bytes": 9, "ns": 50})
+    assert (result.resources, result.alone["bytes"]) == (("bytes",), 10)
 
 
 def test_a_price_is_what_a_wider_limit_gains() -> None:

@@ -26,11 +26,11 @@ def made(small: Artifact) -> Artifact:
 
 
 def test_operators_add_up_to_the_whole(made: Artifact) -> None:
-    found = ptqc.bench(made.folder)
-    assert isinstance(found, FileBench)
-    assert sum(operator.nanoseconds for operator in found.operators) == pytest.approx(found.nanoseconds, rel=1e-6)
-    assert ("Conv", "QLinearConv") in {(operator.op_type, operator.kernel) for operator in found.operators}
-    assert str(found).splitlines()[0].split()[:3] == ["operator", "kernel", "µs"]
+    result = ptqc.bench(made.folder)
+    assert isinstance(result, FileBench)
+    assert sum(operator.nanoseconds for operator in result.operators) == pytest.approx(result.nanoseconds, rel=1e-6)
+    assert ("Conv", "QLinearConv") in {(operator.op_type, operator.kernel) for operator in result.operators}
+    assert str(result).splitlines()[0].split()[:3] == ["operator", "kernel", "µs"]
 
 
 def test_the_larger_product_takes_longer(tmp_path: Path) -> None:
@@ -40,17 +40,17 @@ def test_the_larger_product_takes_longer(tmp_path: Path) -> None:
         small=weight(512, 32), large=weight(32, 2048), back=weight(2048, 512),
     )  # fmt: skip
     onnx.save(model, tmp_path / "m.onnx")
-    found = ptqc.bench(tmp_path / "m.onnx")
-    assert isinstance(found, FileBench)
-    times = {operator.value: operator.nanoseconds for operator in found.operators}
+    result = ptqc.bench(tmp_path / "m.onnx")
+    assert isinstance(result, FileBench)
+    times = {operator.value: operator.nanoseconds for operator in result.operators}
     assert times["y"] > times["s"]
 
 
 def test_json(made: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", str(made.path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["command"], found["threads"]) == ("bench", 1)
-    assert sum(entry["microseconds"] for entry in found["operators"]) == pytest.approx(1e3 * found["milliseconds"])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["command"], result["threads"]) == ("bench", 1)
+    assert sum(entry["microseconds"] for entry in result["operators"]) == pytest.approx(1e3 * result["milliseconds"])
 
 
 def test_options_of_libraries_are_refused(made: Artifact) -> None:

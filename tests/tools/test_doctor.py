@@ -17,19 +17,19 @@ from ptqc.tools.doctor import Examination, Finding, Judgement, examine
 
 
 def finding(what: str, cache: Path) -> Finding:
-    return next(found for found in examine(cache).findings if found.what == what)
+    return next(result for result in examine(cache).findings if result.what == what)
 
 
 def test_this_machine_can_work(tmp_path: Path) -> None:
     """Where the tests run ptqc works; so every check passes, or says what is only missing for more."""
-    found = examine(tmp_path)
-    assert found.is_well
-    told = {each.what: each for each in found.findings}
-    assert told["onnxruntime"].found == metadata.version("onnxruntime")
-    assert told["solver"].state == Judgement.OK
-    assert {f"--target {name}" for name in targets.names()} <= set(told)
-    assert str(tmp_path) in told["store"].found
-    assert str(found).endswith("ptqc can work here.")
+    result = examine(tmp_path)
+    assert result.is_well
+    record = {each.what: each for each in result.findings}
+    assert record["onnxruntime"].found == metadata.version("onnxruntime")
+    assert record["solver"].state == Judgement.OK
+    assert {f"--target {name}" for name in targets.names()} <= set(record)
+    assert str(tmp_path) in record["store"].found
+    assert str(result).endswith("ptqc can work here.")
 
 
 @pytest.mark.parametrize("tool", ["arm-none-eabi-gcc", "qemu-system-arm"])
@@ -38,12 +38,12 @@ def test_what_c_source_is_counted_and_run_with(tool: str, is_installed: bool, mo
     which = shutil.which
     planted = f"/opt/{tool}" if is_installed else None
     monkeypatch.setattr(shutil, "which", lambda name, *_: planted if name == tool else which(name))
-    found = next(each for each in doctor._targets() if each.what.strip() == tool)
-    assert found.state == (Judgement.OK if is_installed else Judgement.REMARK)
-    told = found.found if is_installed else found.remedy
+    result = next(each for each in doctor._targets() if each.what.strip() == tool)
+    assert result.state == (Judgement.OK if is_installed else Judgement.REMARK)
+    line = result.found if is_installed else result.remedy
     counted = {"arm-none-eabi-gcc": "flash", "qemu-system-arm": "source"}[tool]
-    assert counted in told
-    assert ("apt install" in told) != is_installed
+    assert counted in line
+    assert ("apt install" in line) != is_installed
 
 
 def absent(name: str) -> Callable[[str], str]:
@@ -63,7 +63,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("what", "place", "planted", "told", "remedy", "state"),
+    ("what", "place", "planted", "expected", "remedy", "state"),
     [
         ("numpy", "metadata.version", absent("numpy"), "not installed", "pip install 'numpy", Judgement.LACK),
         ("torch", "metadata.version", absent("torch"), "not installed", "ptqc[torch]", Judgement.REMARK),
@@ -87,17 +87,17 @@ def test_what_is_lacking_says_what_to_do(
     what: str,
     place: str,
     planted: object,
-    told: str,
+    expected: str,
     remedy: str,
     state: Judgement,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(f"ptqc.tools.doctor.{place}", planted)
-    found = finding(what, tmp_path)
-    assert told in found.found
-    assert remedy in found.remedy
-    assert found.state == state
+    result = finding(what, tmp_path)
+    assert expected in result.found
+    assert remedy in result.remedy
+    assert result.state == state
 
 
 @pytest.mark.parametrize(
@@ -111,24 +111,24 @@ def test_a_target_without_tvm_names_the_extra_with_all_that_it_needs(
     name: str, place: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, lambda _name: None)
-    found = finding(f"--target {name}", tmp_path)
-    assert found.remedy.endswith(remedy)
-    assert found.state == Judgement.REMARK
+    result = finding(f"--target {name}", tmp_path)
+    assert result.remedy.endswith(remedy)
+    assert result.state == Judgement.REMARK
 
 
 def test_formats_that_cannot_be_fitted_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    found = finding("formats tcq", tmp_path)
-    assert "need Numba: pip install" in found.found
-    assert found.state == Judgement.REMARK
+    result = finding("formats tcq", tmp_path)
+    assert "need Numba: pip install" in result.found
+    assert result.state == Judgement.REMARK
 
 
 def test_remedies_name_extras_that_the_distribution_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For someone who has installed a wheel, pip finds the extra in what is installed."""
     extras = set(metadata.metadata("ptqc").get_all("Provides-Extra") or ())
     monkeypatch.setattr("ptqc.tools.doctor.metadata.version", lambda _name: "0.0")
-    told = " ".join(each.remedy for each in examine(tmp_path).findings)
-    named = set(re.findall(r"ptqc\[(\w+)\]", told))
+    text = " ".join(each.remedy for each in examine(tmp_path).findings)
+    named = set(re.findall(r"ptqc\[(\w+)\]", text))
     assert {"torch", "text"} <= named <= extras
 
 
@@ -144,17 +144,17 @@ def test_a_target_that_is_not_to_be_had_stops_nothing(tmp_path: Path, monkeypatc
         check_present = staticmethod(raising(TargetError("install it")))
 
     monkeypatch.setattr(targets, "target_named", lambda _name: Missing)
-    found = examine(tmp_path)
-    assert found.is_well
-    assert [each.remedy for each in found.findings if each.what == "--target cpu"] == ["install it"]
+    result = examine(tmp_path)
+    assert result.is_well
+    assert [each.remedy for each in result.findings if each.what == "--target cpu"] == ["install it"]
 
 
 def test_a_file_in_the_place_of_the_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = finding("store", tmp_path / "file")
-    assert found.state == Judgement.LACK
-    assert "is a file" in found.found
-    assert "--cache" in found.remedy
+    result = finding("store", tmp_path / "file")
+    assert result.state == Judgement.LACK
+    assert "is a file" in result.found
+    assert "--cache" in result.remedy
 
 
 def test_the_command_tells_scripts(

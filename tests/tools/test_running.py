@@ -23,17 +23,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def expected(path: Path, x: np.ndarray) -> np.ndarray:
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": x})
-    return np.asarray(found)
+    (result,) = session.run(None, {"x": x})
+    return np.asarray(result)
 
 
 def test_all_outputs_in_one_file(made: Artifact, tmp_path: Path) -> None:
     x = samples(16, count=7, seed=3)
-    found = ptqc.run(made.folder, x, output=tmp_path / "y.npz")
+    result = ptqc.run(made.folder, x, output=tmp_path / "y.npz")
     with np.load(tmp_path / "y.npz") as archive:
         np.testing.assert_allclose(archive["y"], expected(made.path, x), rtol=1e-5, atol=1e-6)
-    assert found.samples == 7
-    assert found.runtime.startswith("ONNX Runtime")
+    assert result.samples == 7
+    assert result.runtime.startswith("ONNX Runtime")
 
 
 def test_a_file_per_sample_is_named_like_its_own(made: Artifact, tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_outputs_of_different_shapes_take_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"output 'y' has the shape \(1, 5, 8\) for samples\[1\], .* give a folder"):
         ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y.npz")
     assert not (tmp_path / "y.npz").exists()
-    found = ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y")
-    assert found.to_json()["shapes"] == {"y": [[1, 3, 8], [1, 5, 8]]}
+    result = ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y")
+    assert result.to_json()["shapes"] == {"y": [[1, 3, 8], [1, 5, 8]]}
 
 
 def test_outputs_with_different_numbers_of_rows_take_a_folder(tmp_path: Path) -> None:

@@ -89,27 +89,27 @@ def test_sizes_can_be_given(made: Artifact, capsys: pytest.CaptureFixture[str]) 
     assert [point["budget"] for point in points] == ["13%", "16%"]
     for point, share in zip(points, (0.13, 0.16), strict=True):
         assert 0.92 * share < point["bytes"] / made.manifest["source"]["bytes"] <= share
-    told = capsys.readouterr().out
-    assert f"{points[0]['bytes']:,}" in told
-    assert "the float model takes" in told
+    text = capsys.readouterr().out
+    assert f"{points[0]['bytes']:,}" in text
+    assert "the float model takes" in text
 
 
 def test_what_there_is_no_time_for_is_left_out(made: Artifact) -> None:
-    found = swept(made, points=6, time_limit=1e-3)
-    assert len(found.document["points"]) == sweeping.TOGETHER
-    assert "there was time for 2 of 6 points" in str(found)
+    result = swept(made, points=6, time_limit=1e-3)
+    assert len(result.document["points"]) == sweeping.TOGETHER
+    assert "there was time for 2 of 6 points" in str(result)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"points": 1}, "points is 1; give a number from 2"),
         ({"budgets": ["13%", "2ms"]}, "'2ms' is not a size"),
         ({"budgets": ["99%same"]}, "'99%same' is not a size"),
     ],
 )
-def test_what_is_no_frontier_is_refused(made: Artifact, options: dict[str, object], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_what_is_no_frontier_is_refused(made: Artifact, options: dict[str, object], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         swept(made, **options)
 
 
@@ -124,5 +124,5 @@ def test_files_that_are_timed_in_groups_keep_their_ratios_to_the_float_model(mon
     monkeypatch.setattr(sweeping, "latencies", lambda *_given: next(speeds))
     monkeypatch.setattr(sweeping, "one_sample", lambda *_given: [{}])
     analysis = SimpleNamespace(model=None, held_back=None)
-    found = sweeping._times(analysis, [onnx.ModelProto()] * 3)  # type: ignore[arg-type]
-    assert found == [15.0, 3.0, 6.0, 9.0]
+    result = sweeping._times(analysis, [onnx.ModelProto()] * 3)  # type: ignore[arg-type]
+    assert result == [15.0, 3.0, 6.0, 9.0]

@@ -15,7 +15,7 @@ LONG = "a" * 300
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("value", "expected"),
     [
         (LONG, "model is not a path: File name too long, aaa"),
         ("a\0b", r"model is 'a\\x00b', which is not a path"),
@@ -23,9 +23,9 @@ LONG = "a" * 300
         (b"a", "model is b'a'; give a path"),
     ],
 )
-def test_what_is_no_path(given: object, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        path_of("model", given)
+def test_what_is_no_path(value: object, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        path_of("model", value)
 
 
 def test_a_path_need_not_exist(tmp_path: Path) -> None:

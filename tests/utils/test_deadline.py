@@ -47,9 +47,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(deadline, "time", found)
-    return found
+    result = Clock()
+    monkeypatch.setattr(deadline, "time", result)
+    return result
 
 
 def test_shares_of_what_is_left(clock: Clock) -> None:

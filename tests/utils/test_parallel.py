@@ -99,7 +99,7 @@ def test_few_results_wait_for_a_slow_caller() -> None:
         return item
 
     taken = []
-    for found in in_order(work, range(50), workers=2, ahead=1):
-        taken.append(found)
+    for result in in_order(work, range(50), workers=2, ahead=1):
+        taken.append(result)
         assert len(begun) <= len(taken) + 3
     assert taken == list(range(50))

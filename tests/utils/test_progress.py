@@ -25,9 +25,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(progress, "time", found)
-    return found
+    result = Clock()
+    monkeypatch.setattr(progress, "time", result)
+    return result
 
 
 def test_a_long_stage_is_one_line(clock: Clock) -> None:
@@ -109,18 +109,18 @@ def test_what_is_left_follows_from_the_steps_that_are_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(3.0, "10 s"), (41.0, "50 s"), (119.0, "120 s"), (200.0, "3 min"), (0.0, "")]
+    ("seconds", "expected"), [(3.0, "10 s"), (41.0, "50 s"), (119.0, "120 s"), (200.0, "3 min"), (0.0, "")]
 )
-def test_what_is_left_is_told_roughly(seconds: float, told: str) -> None:
-    assert Left(100, 0.0, 50, last=seconds).text(seconds) == told
+def test_what_is_left_is_told_roughly(seconds: float, expected: str) -> None:
+    assert Left(100, 0.0, 50, last=seconds).text(seconds) == expected
 
 
 @pytest.mark.parametrize("costs", [[1.0], [1, 1, 1], [5.0, 0.0, 1e-9, 700.0], [0.1] * 1999])
 def test_shares_are_all_steps_as_costs_are(costs: list[float]) -> None:
-    found = in_shares(costs)
-    assert sum(found) == IN_SHARES
-    assert len(found) == len(costs)
-    assert all(abs(part - IN_SHARES * cost / sum(costs)) <= 1 for part, cost in zip(found, costs, strict=True))
+    result = in_shares(costs)
+    assert sum(result) == IN_SHARES
+    assert len(result) == len(costs)
+    assert all(abs(part - IN_SHARES * cost / sum(costs)) <= 1 for part, cost in zip(result, costs, strict=True))
 
 
 def test_a_stage_of_unknown_length(beats: list[str]) -> None:

@@ -38,15 +38,15 @@ def ended(place: Path, code: str, seconds: float = 30.0, *arguments: str) -> san
 
 @pytest.mark.parametrize("name", ENDS)
 def test_how_it_ended_is_told(place: Path, name: str) -> None:
-    code, told = ENDS[name]
+    code, text = ENDS[name]
     problem = ended(place, code, 1.0 if name == "endless" else 30.0).problem
-    assert problem is None if told is None else problem is not None and problem.startswith(told)
+    assert problem is None if text is None else problem is not None and problem.startswith(text)
 
 
 def test_the_last_thing_it_said_is_known(place: Path) -> None:
     assert ended(place, "print('one')\nprint('two')").said == "two"
-    found = ended(place, "import os, sys; print('here', flush=True); print('why', file=sys.stderr); sys.exit(5)")
-    assert found == sandbox.Ended("failed (exit code 5): why", "here", 5, "why\n")
+    result = ended(place, "import os, sys; print('here', flush=True); print('why', file=sys.stderr); sys.exit(5)")
+    assert result == sandbox.Ended("failed (exit code 5): why", "here", 5, "why\n")
 
 
 def test_the_end_is_known_by_number(place: Path) -> None:

@@ -64,8 +64,8 @@ def full(*_: object, **__: object) -> None:
 def test_a_full_disk_of_temporary_files_is_told_with_its_name(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails to be written does not say where it was to be."""
     monkeypatch.setattr(scratch_module, "_is_full", lambda: True)
-    told = rf"No space left on device in {room}, .* the environment variable TMPDIR"
-    with pytest.raises(Interrupted, match=told), scratch():
+    text = rf"No space left on device in {room}, .* the environment variable TMPDIR"
+    with pytest.raises(Interrupted, match=text), scratch():
         full()
     assert list(room.iterdir()) == []
 

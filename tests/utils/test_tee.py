@@ -21,9 +21,9 @@ def test_every_reader_gets_every_item(readers: int, size: int) -> None:
     shared = Shared[int](readers)
     with ThreadPoolExecutor(readers + 1) as executor:
         filled = executor.submit(shared.fill, range(size))
-        found = list(executor.map(lambda reader: read_all(shared, reader), range(readers)))
+        result = list(executor.map(lambda reader: read_all(shared, reader), range(readers)))
         filled.result(PATIENCE)
-    assert found == [list(range(size))] * readers
+    assert result == [list(range(size))] * readers
     assert shared._held.keys() <= {size}  # nothing but the end stays
 
 

@@ -6,11 +6,11 @@ from ptqc.utils.text import decibels, magnitude, number, percent, shorten, visib
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [(0, "0"), (0.00202, "0.00202"), (41.25, "41.2"), (12345, "12,345"), (3.75e-5, "3.75×10⁻⁵"), (2e7, "2.00×10⁷")],
 )
-def test_number(value: float, told: str) -> None:
-    assert number(value) == told
+def test_number(value: float, expected: str) -> None:
+    assert number(value) == expected
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])

@@ -106,10 +106,10 @@ def documents(count: int = 5, name: str = "/features/conv{}") -> Documents:
     chosen = [
         next(c for c in w["candidates"] if c["format"] == d["format"]) for w, d in zip(weights, analysis, strict=True)
     ]
-    told = sum(c["bytes"] for c in chosen) + 900 + 300
+    planned = sum(c["bytes"] for c in chosen) + 900 + 300
     original = 4 * sum(w["elements"] for w in weights) + 2000
     return Documents(
-        manifest(told, original, sum(c["loss"] for c in chosen), names),
+        manifest(planned, original, sum(c["loss"] for c in chosen), names),
         {"version": 1, "weights": analysis, "activations": [site(name) for name in names]},
         {
             "loss_unit": "nat",
@@ -117,7 +117,7 @@ def documents(count: int = 5, name: str = "/features/conv{}") -> Documents:
             "activations": [{"site": name, "loss": 1e-5, "quantized": i % 10 != 3} for i, name in enumerate(names)],
             "fixed_bytes": 900,
             "shared_bytes": {"L2": 300},
-            "frontier": [{"bytes": told * k // 4, "loss": 0.1 / 10**k} for k in range(2, 8)],
+            "frontier": [{"bytes": planned * k // 4, "loss": 0.1 / 10**k} for k in range(2, 8)],
         },
     )
 
@@ -155,7 +155,7 @@ def note(step: str, subject: str, message: str, level: str = "info") -> dict[str
     return {"step": step, "subject": subject, "message": message, "level": level}
 
 
-def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[str, Any]:
+def manifest(planned: int, original: int, loss: float, names: list[str]) -> dict[str, Any]:
     return {
         "ptqc": "0.1.0",
         "libraries": {"onnxruntime": "1.31.1", "numpy": "2.4.6"},
@@ -164,11 +164,12 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
         "options": {"bits": [2, 3, 4, 5, 6, 7, 8], "allow_8bit": False, "seed": 0},
         "budget": "13%",
         "file": {
-            "bytes": told - 7, "bytes_told_to_solver": told, "opset": 18, "ir_version": 8, "oldest_onnxruntime": "1.16"
+            "bytes": planned - 7, "bytes_told_to_solver": planned, "opset": 18, "ir_version": 8,
+            "oldest_onnxruntime": "1.16",
         },
         "allocation": {
-            "status": "optimal", "loss": loss, "unit": "nat", "bound": loss, "gap": 0.0, "limit": told + 50,
-            "price_of_one_percent": loss / 3, "smallest_bytes": told // 2,
+            "status": "optimal", "loss": loss, "unit": "nat", "bound": loss, "gap": 0.0, "limit": planned + 50,
+            "price_of_one_percent": loss / 3, "smallest_bytes": planned // 2,
         },
         "loss_budget": loss_budget("%same", 0.004, 0.0098, kept=True),
         "latency": {

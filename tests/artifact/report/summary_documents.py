@@ -33,5 +33,5 @@ def manifest(**changes: Any) -> dict[str, Any]:
 
 
 def judged(name: str, kind: str, *figures: str) -> dict[str, Any]:
-    told = [{"name": text.rpartition(" ")[0], "text": text} for text in figures]
-    return {"name": name, "judged_as": kind, "loss": 0.007, "loss_unit": "a unit", "figures": told}
+    messages = [{"name": text.rpartition(" ")[0], "text": text} for text in figures]
+    return {"name": name, "judged_as": kind, "loss": 0.007, "loss_unit": "a unit", "figures": messages}

@@ -13,8 +13,8 @@ TABLED = {2: (10, 24), 3: (16.5, 29.5), 4: (24, 36), 5: (32.5, 43.5), 6: (42, 52
 
 @pytest.mark.parametrize("bits", TABLED)
 def test_the_table(bits: int) -> None:
-    found = tuple(bit_flips(bits, bits, signed=signed) for signed in (False, True))
-    assert found == TABLED[bits]
+    result = tuple(bit_flips(bits, bits, signed=signed) for signed in (False, True))
+    assert result == TABLED[bits]
 
 
 def flipped(words: np.ndarray, bits: int) -> float:
@@ -49,23 +49,23 @@ def documents(*layers: tuple[str, str, int]) -> tuple[dict[str, Any], dict[str, 
 
 
 def test_totals() -> None:
-    found = Energy.of(*documents(("int4", "integer", 1000), ("pairs5", "integer", 500), ("float32", "float", 700)))
+    result = Energy.of(*documents(("int4", "integer", 1000), ("pairs5", "integer", 500), ("float32", "float", 700)))
     # Levels of a codebook are codes of 7 bits, however few bits choose among them.
-    assert found.to_json() == {
+    assert result.to_json() == {
         "model": "PANN",
         "macs": 1500,
         "float_macs": 700,
         "signed": {"bit_flips": 1000 * 66 + 500 * 70.5, "of_int8": pytest.approx(101_250 / 108_000)},
         "unsigned": {"bit_flips": 1000 * 56 + 500 * 62, "of_int8": pytest.approx(87_000 / 96_000)},
     }
-    assert [found.of_layers([name]) for name in ("l0", "l2")] == [66_000, None]
-    assert found.of_layers(["l0", "l1", "l2"]) == 101_250
+    assert [result.of_layers([name]) for name in ("l0", "l2")] == [66_000, None]
+    assert result.of_layers(["l0", "l1", "l2"]) == 101_250
 
 
 def test_nothing_on_integers() -> None:
-    found = Energy.of(*documents(("int4", "float", 1000)))
-    assert found.to_json() is None
-    assert found.in_words().startswith("bit flips: not known")
+    result = Energy.of(*documents(("int4", "float", 1000)))
+    assert result.to_json() is None
+    assert result.in_words().startswith("bit flips: not known")
 
 
 def test_int8_everywhere_is_what_it_is_compared_with() -> None:

@@ -14,8 +14,8 @@ def test_explain_says_how_outputs_were_judged() -> None:
         "losses": {"scores": 0.3, "values (channels 0 to 3)": 0.02},
         "units": {"scores": "nat", "values (channels 0 to 3)": "relative squared error"},
     }
-    told = str(Explanation(manifest(results__outputs=[boxes]), {"weights": []}, {"weights": []}))
-    assert told.splitlines()[4:] == [
+    text = str(Explanation(manifest(results__outputs=[boxes]), {"weights": []}, {"weights": []}))
+    assert text.splitlines()[4:] == [
         "",
         "y compared as boxes and scores: SQNR 22.5, divergence 0.007 a unit",
         "  scores: divergence 0.3 nat",
@@ -87,22 +87,22 @@ def test_an_artifact_without_multiply_accumulates_is_explained(
     plan, sensitivity = documents
     for entry in sensitivity["weights"]:
         del entry["layers"]
-    told = str(Explanation(manifest(), plan, sensitivity)).splitlines()
-    assert told[1].endswith("–")
-    assert told[-2].startswith("bit flips: not known")
+    printed = str(Explanation(manifest(), plan, sensitivity)).splitlines()
+    assert printed[1].endswith("–")
+    assert printed[-2].startswith("bit flips: not known")
 
 
 def test_memory_is_told(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    found = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": 450_000, "predicted_run_bytes": 400_000}
-    found |= {"needed_bytes": 1_680_000, "budget": None, "limit_bytes": None}
+    result = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": 450_000, "predicted_run_bytes": 400_000}
+    result |= {"needed_bytes": 1_680_000, "budget": None, "limit_bytes": None}
     libraries = [{"isa": "avx2", "loaded_bytes": 1_000_000, "workspace_bytes": 250_000}, {"isa": "earlier"}]
-    document = manifest(memory=found, targets={"cpu": {"libraries": libraries}, "gone": {"missing": "why"}})
+    document = manifest(memory=result, targets={"cpu": {"libraries": libraries}, "gone": {"missing": "why"}})
     assert str(Explanation(document, *documents)).splitlines()[-1] == (
         "memory when loaded: 1.68 MB; weights 1.23 MB, a run of one sample at most 0.45 MB (measured; a runtime, one "
         "thread, beside the runtime itself); avx2 library 1.00 MB and 0.25 MB; loading itself takes more: see "
         "`ptqc expand`"
     )
-    found |= {"run_bytes": None, "budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
+    result |= {"run_bytes": None, "budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
     words = "1.68 MB, 84.0 % of the budget of 2,000,000 B of memory; weights 1.23 MB, a run"
     assert words in str(Explanation(document, *documents))
     assert "(predicted;" in str(Explanation(document, *documents))
@@ -110,11 +110,11 @@ def test_memory_is_told(documents: tuple[dict[str, Any], dict[str, Any]]) -> Non
 
 def test_the_document(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     plan, sensitivity = documents
-    found = Explanation(manifest(), plan, sensitivity).to_json()
-    conv, twin, positions = found["layers"]
+    result = Explanation(manifest(), plan, sensitivity).to_json()
+    conv, twin, positions = result["layers"]
     assert conv["layer"] == "/conv"
     assert conv["bit_flips"] == pytest.approx(3.3e6, rel=0.01)
     assert twin | {"layer": "/conv", "label": "/conv", "compute": "integer"} == conv | {"bit_flips": None}
     assert positions["compute"] == "table"
     assert positions["measured_us"] is None
-    assert found["notes"] == []
+    assert result["notes"] == []

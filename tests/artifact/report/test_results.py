@@ -12,19 +12,19 @@ from ptqc import Artifact, Latency, Note, Score
 from ptqc.artifact.results import AgreementFigure, budgets_of
 
 
-def opened(folder: Path, given: Documents) -> Artifact:
-    (folder / "manifest.json").write_text(json.dumps(given.manifest))
-    (folder / "run.json").write_text(json.dumps(given.times))
+def opened(folder: Path, docs: Documents) -> Artifact:
+    (folder / "manifest.json").write_text(json.dumps(docs.manifest))
+    (folder / "run.json").write_text(json.dumps(docs.times))
     return Artifact(folder)
 
 
 def test_typed_values(tmp_path: Path) -> None:
-    given = documents()
+    docs = documents()
     figure = AgreementFigure("same top class", 0.98, "same top class in 98.0 %", low=False)
-    given.manifest["results"]["outputs"][0] |= {"figures": [asdict(figure)], "top1_agreement": 0.98, "sqnr_db": 27.1}
-    given.manifest["notes"] += [note("judge", "y", "is low", "warning"), note("not-fit-for-use", "", "why", "warning")]
-    artifact = opened(tmp_path, given)
-    assert artifact.size == given.manifest["file"]["bytes"]
+    docs.manifest["results"]["outputs"][0] |= {"figures": [asdict(figure)], "top1_agreement": 0.98, "sqnr_db": 27.1}
+    docs.manifest["notes"] += [note("judge", "y", "is low", "warning"), note("not-fit-for-use", "", "why", "warning")]
+    artifact = opened(tmp_path, docs)
+    assert artifact.size == docs.manifest["file"]["bytes"]
     assert artifact.score == Score("score", 91.2, 90.95)
     assert artifact.score.difference == pytest.approx(-0.25)
     assert artifact.latency == Latency(4.0, 1.6, 2.5, 2.4, 2.6, 12, 1)
@@ -36,30 +36,30 @@ def test_typed_values(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_none(tmp_path: Path) -> None:
-    given = documents()
-    given.manifest["results"] |= {"float_score": None, "compiled_score": None, "outputs": []}
-    given.times["latency"] = None
-    artifact = opened(tmp_path, given)
+    docs = documents()
+    docs.manifest["results"] |= {"float_score": None, "compiled_score": None, "outputs": []}
+    docs.times["latency"] = None
+    artifact = opened(tmp_path, docs)
     assert (artifact.score, artifact.latency, artifact.outputs) == (None, None, ())
 
 
 def test_its_repr_says_size_share_and_verdict(tmp_path: Path) -> None:
-    given = documents()
-    given.manifest["source"]["bytes"], given.manifest["file"]["bytes"] = 10_000, 1_234
-    assert repr(opened(tmp_path, given)) == (
+    docs = documents()
+    docs.manifest["source"]["bytes"], docs.manifest["file"]["bytes"] = 10_000, 1_234
+    assert repr(opened(tmp_path, docs)) == (
         f"<ptqc.Artifact {tmp_path}: 1,234 bytes (12.3 % of the float model), ready to ship>"
     )
-    given.manifest["notes"].append(note("judge", "y", "is low", "warning"))
-    assert repr(opened(tmp_path, given)).endswith(", 1 warning>")
-    given.manifest["unfit"] = ["few samples"]
-    assert repr(opened(tmp_path, given)).endswith(", not fit for use>")
+    docs.manifest["notes"].append(note("judge", "y", "is low", "warning"))
+    assert repr(opened(tmp_path, docs)).endswith(", 1 warning>")
+    docs.manifest["unfit"] = ["few samples"]
+    assert repr(opened(tmp_path, docs)).endswith(", not fit for use>")
     assert repr(Artifact(tmp_path / "none")) == f"<ptqc.Artifact {tmp_path / 'none'}: not readable>"
 
 
 def test_notebooks_show_a_card_that_changes_nothing_else_on_the_page(tmp_path: Path) -> None:
-    given = documents()
-    given.manifest["source"]["name"] = "<b>evil</b>"
-    html = opened(tmp_path, given)._repr_html_()
+    docs = documents()
+    docs.manifest["source"]["name"] = "<b>evil</b>"
+    html = opened(tmp_path, docs)._repr_html_()
     assert html.startswith('<div class="ptqc"><style>.ptqc{')
     assert "&lt;b&gt;evil" in html
     assert "smaller" in html
@@ -82,8 +82,8 @@ LIMITED: dict[str, Any] = {
 
 
 def test_every_budget_has_limit_value_and_whether_it_is_met() -> None:
-    found = {one.kind: (one.budget, one.limit, one.value, one.unit, one.kept) for one in budgets_of(LIMITED)}
-    assert found == {
+    result = {one.kind: (one.budget, one.limit, one.value, one.unit, one.kept) for one in budgets_of(LIMITED)}
+    assert result == {
         "size": ("13%", 1000, 900, "bytes", True),
         "latency": ("2 ms", 2.0, 2.5, "ms", False),
         "memory": ("60MBram", 60, 61, "bytes", False),

@@ -14,12 +14,12 @@ TIMES = {"latency": SPEED, "seconds": 7.06, "peak_memory_mb": 1254.1}
 def lines(times: dict[str, Any] = TIMES, **changes: Any) -> dict[str, str]:
     """Label -> content of a summary, continuation lines joined."""
     text = summarize(manifest(**changes), times)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in text.splitlines():
         assert len(line) <= WIDTH
-        label, content = line[:12].strip() or [*found][-1], line[12:]
-        found[label] = f"{found[label]} {content}" if label in found else content
-    return found
+        label, content = line[:12].strip() or [*result][-1], line[12:]
+        result[label] = f"{result[label]} {content}" if label in result else content
+    return result
 
 
 def test_the_whole_summary() -> None:
@@ -56,33 +56,33 @@ def test_runs_on_their_own_states() -> None:
 
 
 def test_several_outputs() -> None:
-    found = lines(results__outputs=[judged(f"y{i}", "numbers", "SQNR 22.5") for i in range(10)])["output"]
-    assert found.startswith("y0 compared as numbers: SQNR 22.5, divergence 0.007 a unit y1 compared")
-    assert found.endswith("and 2 more, see the report")
+    result = lines(results__outputs=[judged(f"y{i}", "numbers", "SQNR 22.5") for i in range(10)])["output"]
+    assert result.startswith("y0 compared as numbers: SQNR 22.5, divergence 0.007 a unit y1 compared")
+    assert result.endswith("and 2 more, see the report")
 
 
 def test_a_latency() -> None:
-    told = {
+    record = {
         "budget": "2 ms", "runtime": "a runtime", "predicted_ms": 1.95, "measured_ms": 1.9, "float_ms": 4.5
     }  # fmt: skip
-    assert lines(latency=told)["time"] == (
+    assert lines(latency=record)["time"] == (
         "predicted 1.950 ms, measured 1.900 ms of the budget of 2 ms (float 4.500 ms; a runtime)"
     )
 
 
 def test_a_latency_that_nothing_was_measured_of() -> None:
-    told = {
+    record = {
         "budget": "0.05 ms@cuda", "runtime": "a library", "predicted_ms": 0.0421, "measured_ms": None, "float_ms": 0.1
     }  # fmt: skip
-    assert lines(latency=told)["time"] == (
+    assert lines(latency=record)["time"] == (
         "predicted 0.0421 ms, not measured, of the budget of 0.05 ms@cuda (float 0.1 ms; a library)"
     )
 
 
 def test_no_budget() -> None:
-    found = lines(budget=None, allocation__price_of_one_percent=0.0)
-    assert found["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"
-    assert found["plan"].endswith("proven optimal; 1 % more of the original's size would gain nothing")
+    result = lines(budget=None, allocation__price_of_one_percent=0.0)
+    assert result["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"
+    assert result["plan"].endswith("proven optimal; 1 % more of the original's size would gain nothing")
 
 
 def test_a_limit_that_bytes_of_the_file_do_not_ease() -> None:
@@ -99,15 +99,15 @@ FILES = dict.fromkeys(("model.onnx", "c/vad.c", "c/vad.h"), "")
 
 
 def test_c_source() -> None:
-    told = lines(targets={"c": C_SOURCE}, files=FILES)
-    assert [*told][-3:] == ["flash", "RAM", "c"]
-    assert "as fast" not in told["verdict"]  # in ONNX Runtime, where it does not run
-    assert told["flash"].startswith("23,789 bytes on a Cortex-M4 with a floating-point unit, 18,167 of them weights")
-    assert told["RAM"] == "4,108 bytes: 3,296 to work in, 812 of inputs and outputs; the stack comes in addition"
-    assert told["c"].startswith(
+    text = lines(targets={"c": C_SOURCE}, files=FILES)
+    assert [*text][-3:] == ["flash", "RAM", "c"]
+    assert "as fast" not in text["verdict"]  # in ONNX Runtime, where it does not run
+    assert text["flash"].startswith("23,789 bytes on a Cortex-M4 with a floating-point unit, 18,167 of them weights")
+    assert text["RAM"] == "4,108 bytes: 3,296 to work in, 812 of inputs and outputs; the stack comes in addition"
+    assert text["c"].startswith(
         "instructions of a run: 882,315 on an emulated cortex-m4, 833,326 on an emulated cortex-m55 (cycles are more)"
     )
-    assert told["c"].endswith("c/vad.c, c/vad.h: compile the .c file with the program, and include the .h file")
+    assert text["c"].endswith("c/vad.c, c/vad.h: compile the .c file with the program, and include the .h file")
 
 
 def test_c_source_within_budgets_tells_each_figure_once() -> None:
@@ -125,9 +125,9 @@ def test_c_source_within_budgets_tells_each_figure_once() -> None:
 
 
 def test_c_source_that_did_not_run_on_boards() -> None:
-    told = lines(targets={"c": {**C_SOURCE, "boards": {"missing": "gcc is not installed"}}}, files=FILES)
-    assert told["flash"] == "18,167 bytes of weights and other constants; code comes in addition"
-    assert told["c"].startswith("emulated boards: not run: gcc is not installed")
+    text = lines(targets={"c": {**C_SOURCE, "boards": {"missing": "gcc is not installed"}}}, files=FILES)
+    assert text["flash"] == "18,167 bytes of weights and other constants; code comes in addition"
+    assert text["c"].startswith("emulated boards: not run: gcc is not installed")
 
 
 def test_a_plan_that_is_not_proven() -> None:
@@ -142,8 +142,8 @@ def test_the_predicted_loss_is_that_of_the_whole_file() -> None:
 
 
 def test_a_given_plan() -> None:
-    given = lines(allocation__status="given")["plan"]
-    assert given == "predicted divergence 0.00202 nat; the plan was given, not chosen by the solver"
+    value = lines(allocation__status="given")["plan"]
+    assert value == "predicted divergence 0.00202 nat; the plan was given, not chosen by the solver"
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_why_speeds_were_not_compared() -> None:
 
 
 def test_a_batch_that_the_model_asks_for_is_named() -> None:
-    told = lines({**TIMES, "latency": {**SPEED, "batch": 8}})["latency"]
-    assert told.startswith("2.000 -> 1.000 ms, a batch of 8 as the model asks for, one thread")
+    text = lines({**TIMES, "latency": {**SPEED, "batch": 8}})["latency"]
+    assert text.startswith("2.000 -> 1.000 ms, a batch of 8 as the model asks for, one thread")
 
 
 def test_no_classes() -> None:
@@ -180,19 +180,21 @@ def test_no_classes() -> None:
 def test_scores() -> None:
     assert "score" not in lines()
     assert lines(results__float_score=91.2, results__compiled_score=90.95)["score"] == "score 91.20 -> 90.95 (-0.25)"
-    found = lines(results__float_score=98.607, results__compiled_score=98.664, results__score_title="top-1 accuracy, %")
-    assert found["score"] == "top-1 accuracy 98.61 % -> 98.66 % (+0.05 points)"
-    assert found["verdict"].endswith("2.00x as fast, top-1 accuracy +0.05 points")
+    result = lines(
+        results__float_score=98.607, results__compiled_score=98.664, results__score_title="top-1 accuracy, %"
+    )
+    assert result["score"] == "top-1 accuracy 98.61 % -> 98.66 % (+0.05 points)"
+    assert result["verdict"].endswith("2.00x as fast, top-1 accuracy +0.05 points")
 
 
 def test_operators_in_float_are_named_most_frequent_first() -> None:
     operators = {"Softmax": 1, "Resize": 4, "Erf": 4, "Gather": 2, "Tanh": 1, "Sin": 1}
-    found = lines(float_operators=operators)["kernels"]
-    assert found == "32 integer, in float: 4 Erf, 4 Resize, 2 Gather, 1 Sin, 1 Softmax, 1 Tanh"
-    found = lines(float_operators={f"Kind{i}": 20 - i for i in range(11)})["kernels"]
-    assert found.endswith("13 Kind7 and 33 of 3 other kinds")
-    found = lines(float_operators={"Conv": 3}, rounded_activations={"bfloat16": 2})["kernels"]
-    assert found == "32 integer, in float: 3 Conv; 2 activations in bfloat16"
+    result = lines(float_operators=operators)["kernels"]
+    assert result == "32 integer, in float: 4 Erf, 4 Resize, 2 Gather, 1 Sin, 1 Softmax, 1 Tanh"
+    result = lines(float_operators={f"Kind{i}": 20 - i for i in range(11)})["kernels"]
+    assert result.endswith("13 Kind7 and 33 of 3 other kinds")
+    result = lines(float_operators={"Conv": 3}, rounded_activations={"bfloat16": 2})["kernels"]
+    assert result == "32 integer, in float: 3 Conv; 2 activations in bfloat16"
     earlier = manifest(bfloat16_activations=2)
     del earlier["rounded_activations"]
     assert "none in float; 2 activations in bfloat16" in summarize(earlier, TIMES)
@@ -204,8 +206,8 @@ def test_no_weights() -> None:
 
 def test_every_format_is_listed_with_bits_that_its_name_does_not_say() -> None:
     formats = {"int7": 1, "pairs8": 5, "tcq4": 4, "codebook4": 3, "float16": 2}
-    found = lines(weights_by_format=formats)["weights"]
-    assert found.endswith("bits on average: 5 pairs8 (4 bits), 4 tcq4, 3 codebook4, 2 float16, 1 int7")
+    result = lines(weights_by_format=formats)["weights"]
+    assert result.endswith("bits on average: 5 pairs8 (4 bits), 4 tcq4, 3 codebook4, 2 float16, 1 int7")
 
 
 def test_warnings_come_last_and_only_they() -> None:
@@ -232,21 +234,21 @@ def test_many_and_long_warnings() -> None:
 
 
 def test_a_budget_of_memory() -> None:
-    found = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": None, "predicted_run_bytes": 400_000}
-    found |= {"needed_bytes": 1_680_000, "budget": None, "limit_bytes": None}
+    result = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": None, "predicted_run_bytes": 400_000}
+    result |= {"needed_bytes": 1_680_000, "budget": None, "limit_bytes": None}
     short = "1.68 MB when loaded (weights 1.23 MB); loading itself takes more: see `ptqc expand`"
-    assert lines(memory=found)["memory"] == short
-    found |= {"budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
-    assert lines(memory=found)["memory"].startswith(
+    assert lines(memory=result)["memory"] == short
+    result |= {"budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
+    assert lines(memory=result)["memory"].startswith(
         "1.68 MB, 84.0 % of the budget of 2,000,000 B of memory; weights 1.23 MB, a run"
     )
 
 
 def test_a_library_that_could_not_be_compared_says_so() -> None:
-    found = {"isa": "arm-neon", "bytes": 1000, "steps": {"dense": 3}, "kernels": 2, "verification": {"missing": "why"}}
-    told = lines(targets={"cpu": {"weights_bytes": 2000, "libraries": [found]}})["cpu"]
+    result = {"isa": "arm-neon", "bytes": 1000, "steps": {"dense": 3}, "kernels": 2, "verification": {"missing": "why"}}
+    text = lines(targets={"cpu": {"weights_bytes": 2000, "libraries": [result]}})["cpu"]
     size = "1,000 bytes beside 2,000 of weights"
-    assert told == f"native library for arm-neon, {size}, 3 steps of 2 kernels; NOT VERIFIED: why"
+    assert text == f"native library for arm-neon, {size}, 3 steps of 2 kernels; NOT VERIFIED: why"
 
 
 def test_what_is_not_fit_for_use_is_said_first() -> None:

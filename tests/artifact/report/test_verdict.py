@@ -8,18 +8,18 @@ from report_documents import Documents, documents, loss_budget, note
 from ptqc.artifact.report.verdict import verdict_line
 
 
-def told(given: Documents) -> str:
-    found = re.search(r'<div class="verdict (\w+)"><p>(.*?)</p>', given.html())
-    assert found is not None
-    return f"{found[1]}: {re.sub('</?strong>', '', found[2]).replace('&#x27;', chr(39)).replace('&nbsp;', ' ')}"
+def told(docs: Documents) -> str:
+    result = re.search(r'<div class="verdict (\w+)"><p>(.*?)</p>', docs.html())
+    assert result is not None
+    return f"{result[1]}: {re.sub('</?strong>', '', result[2]).replace('&#x27;', chr(39)).replace('&nbsp;', ' ')}"
 
 
 def given_sizes(before: int, after: int) -> Documents:
-    given = documents()
-    given.manifest["loss_budget"] = None
-    given.manifest["source"]["bytes"], given.manifest["file"]["bytes"] = before, after
-    given.manifest["notes"] = []
-    return given
+    docs = documents()
+    docs.manifest["loss_budget"] = None
+    docs.manifest["source"]["bytes"], docs.manifest["file"]["bytes"] = before, after
+    docs.manifest["notes"] = []
+    return docs
 
 
 def test_a_good_file() -> None:
@@ -40,20 +40,20 @@ def test_a_good_file() -> None:
     ],
 )
 def test_speed_is_said_as_far_as_it_is_known(speed: tuple[float, float, float] | None, words: str) -> None:
-    given = given_sizes(1000, 100)
-    given.times["latency"] = (
-        None if speed is None else given.times["latency"] | dict(zip(("speedup", "low", "high"), speed, strict=True))
+    sizes = given_sizes(1000, 100)
+    sizes.times["latency"] = (
+        None if speed is None else sizes.times["latency"] | dict(zip(("speedup", "low", "high"), speed, strict=True))
     )
-    assert f"instead of 1 kB, 10.0 %){words}" in told(given)
+    assert f"instead of 1 kB, 10.0 %){words}" in told(sizes)
 
 
 def test_without_labels_the_agreement_is_told() -> None:
-    given = given_sizes(1000, 100)
-    given.manifest["results"] |= {"float_score": None, "compiled_score": None}
-    assert "On 32 held-back samples, its top class is the float model's in 98.4 %." in told(given)
-    assert "Score it on labelled data of your own as well." in told(given)
-    given.manifest["results"]["top1_agreement"] = None
-    assert "On 32 held-back samples, quantization error is 22 dB below" in told(given)
+    sizes = given_sizes(1000, 100)
+    sizes.manifest["results"] |= {"float_score": None, "compiled_score": None}
+    assert "On 32 held-back samples, its top class is the float model's in 98.4 %." in told(sizes)
+    assert "Score it on labelled data of your own as well." in told(sizes)
+    sizes.manifest["results"]["top1_agreement"] = None
+    assert "On 32 held-back samples, quantization error is 22 dB below" in told(sizes)
 
 
 @pytest.mark.parametrize(
@@ -64,25 +64,25 @@ def test_without_labels_the_agreement_is_told() -> None:
     ],
 )
 def test_where_judging_samples_decide_their_figure_is_told(unit: str, line: str, sentence: str) -> None:
-    given = given_sizes(1000, 100)
-    given.manifest["results"] |= {"float_score": None, "compiled_score": None, "top1_agreement": 1.0}
-    assert "100" in told(given).partition("held-back samples")[2]
-    given.manifest["loss_budget"] = loss_budget(unit, 0.004, 0.0098, kept=True)
-    assert sentence in told(given)
-    assert "held-back" not in told(given)
-    assert verdict_line(given.manifest, given.times).endswith(f", {line} judging samples")
+    sizes = given_sizes(1000, 100)
+    sizes.manifest["results"] |= {"float_score": None, "compiled_score": None, "top1_agreement": 1.0}
+    assert "100" in told(sizes).partition("held-back samples")[2]
+    sizes.manifest["loss_budget"] = loss_budget(unit, 0.004, 0.0098, kept=True)
+    assert sentence in told(sizes)
+    assert "held-back" not in told(sizes)
+    assert verdict_line(sizes.manifest, sizes.times).endswith(f", {line} judging samples")
     if unit == "%same":
-        assert "same top class as the float model 99.60 % on 945 judging samples, at least 99.02" in given.page().text
+        assert "same top class as the float model 99.60 % on 945 judging samples, at least 99.02" in sizes.page().text
 
 
 def test_doubts_are_named() -> None:
-    given = given_sizes(1000, 1100)
-    given.manifest["notes"] = [note("judge", "", "agrees poorly", "warning")]
+    sizes = given_sizes(1000, 1100)
+    sizes.manifest["notes"] = [note("judge", "", "agrees poorly", "warning")]
     figure = {"name": "SQNR", "value": 3.0, "text": "SQNR 3.0 dB", "low": True}
-    given.manifest["results"]["outputs"][0]["figures"] = [figure]
+    sizes.manifest["results"]["outputs"][0]["figures"] = [figure]
     size = "This file is larger than the float model (1.1 kB instead of 1 kB, 110.0 %)"
-    assert told(given).startswith(f"look: 1 warning. {size}")
-    assert told(given).endswith("Look at this before you ship it: SQNR 3.0 dB; the warning below.")
+    assert told(sizes).startswith(f"look: 1 warning. {size}")
+    assert told(sizes).endswith("Look at this before you ship it: SQNR 3.0 dB; the warning below.")
 
 
 def test_bars_are_in_proportion_to_size_and_time() -> None:
@@ -92,20 +92,20 @@ def test_bars_are_in_proportion_to_size_and_time() -> None:
 
 
 def test_an_older_artifact_has_no_times() -> None:
-    given = given_sizes(1000, 250)
-    given.times.clear()
-    assert "could not be measured" in told(given)
-    assert given.html().count('class="fill') == 2
+    sizes = given_sizes(1000, 250)
+    sizes.times.clear()
+    assert "could not be measured" in told(sizes)
+    assert sizes.html().count('class="fill') == 2
 
 
 def test_what_is_not_fit_for_use_is_not_praised() -> None:
-    given = given_sizes(1_750_000, 389_000)
-    given.manifest["unfit"] = ["there was time for 8 of 40 calibration samples"]
-    assert told(given).startswith("look: ")
-    assert told(given).endswith("It is not fit for use: there was time for 8 of 40 calibration samples.")
+    sizes = given_sizes(1_750_000, 389_000)
+    sizes.manifest["unfit"] = ["there was time for 8 of 40 calibration samples"]
+    assert told(sizes).startswith("look: ")
+    assert told(sizes).endswith("It is not fit for use: there was time for 8 of 40 calibration samples.")
 
 
 def test_what_computes_in_float_is_not_said_to_be_faster() -> None:
-    given = given_sizes(1_750_000, 389_000)
-    given.manifest["verification"]["integer_nodes"] = 0
-    assert told(given).endswith("Every check passed. It computes in float, so it is smaller and not faster.")
+    sizes = given_sizes(1_750_000, 389_000)
+    sizes.manifest["verification"]["integer_nodes"] = 0
+    assert told(sizes).endswith("Every check passed. It computes in float, so it is smaller and not faster.")

@@ -26,8 +26,10 @@ def test_its_kernels_give_the_references_codes_through_the_instructions_of_avx51
     """The same vectors of half the length, in the encoding that this processor has."""
     here = replace(isa.AVX_VNNI, cpu=isa.AVX512_VNNI.cpu, features=isa.AVX512_VNNI.features, attributes=())
     cases = [integer_case(geometry, here, seed) for seed, geometry in enumerate(GEOMETRIES)]
-    for geometry, found, (_, wanted) in zip(GEOMETRIES, run([c for c, _ in cases], here, tmp_path), cases, strict=True):
-        np.testing.assert_array_equal(found, wanted, str(geometry))
+    for geometry, result, (_, wanted) in zip(
+        GEOMETRIES, run([c for c, _ in cases], here, tmp_path), cases, strict=True
+    ):
+        np.testing.assert_array_equal(result, wanted, str(geometry))
 
 
 @pytest.mark.long

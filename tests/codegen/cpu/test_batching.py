@@ -131,9 +131,9 @@ def test_several_samples_at_once_where_that_is_sound(tmp_path: Path) -> None:
     made = built(model(body, axes(("N", *shape)), axes(("N", *output))), samples(1, *shape), tmp_path)
     assert [value.shape for value in made.library.interface.inputs] == [(None, *shape)]
     batch = {"x": np.concatenate([feeds["x"] for feeds in made.feeds])}
-    wanted, found = Runner(made.model).run(batch)["y"], made.library.run(batch)["y"]
-    assert found.shape == wanted.shape
-    assert np.square(found - wanted).mean() < 1e-3 * np.square(wanted).mean()
+    wanted, result = Runner(made.model).run(batch)["y"], made.library.run(batch)["y"]
+    assert result.shape == wanted.shape
+    assert np.square(result - wanted).mean() < 1e-3 * np.square(wanted).mean()
 
 
 def test_one_run_where_samples_are_mixed(tmp_path: Path) -> None:
@@ -148,6 +148,6 @@ def test_one_run_where_samples_are_mixed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_inputs_and_outputs_without_axes(tmp_path: Path) -> None:
     made = built(model("a = Add(x, row) y = ReduceSum <keepdims = 0> (a)", axes((12,)), ""), samples(12), tmp_path)
-    found = made.library.run(made.feeds[0])["y"]
-    assert found.shape == ()
-    np.testing.assert_allclose(found, Runner(made.model).run(made.feeds[0])["y"], rtol=1e-4)
+    result = made.library.run(made.feeds[0])["y"]
+    assert result.shape == ()
+    np.testing.assert_allclose(result, Runner(made.model).run(made.feeds[0])["y"], rtol=1e-4)

@@ -17,15 +17,15 @@ from ptqc.cli.main import main
 
 @pytest.mark.long
 def test_every_kernel_is_timed(artifact: Artifact) -> None:
-    found = bench(artifact.folder, rounds=2)
-    assert found.threads == 1
-    assert found.seconds > 0
-    assert all(timing.seconds > 0 and timing.bytes > 0 for timing in found.timings)
-    dense = [timing.call for timing in found.timings if timing.call.family == "dense"]
+    result = bench(artifact.folder, rounds=2)
+    assert result.threads == 1
+    assert result.seconds > 0
+    assert all(timing.seconds > 0 and timing.bytes > 0 for timing in result.timings)
+    dense = [timing.call for timing in result.timings if timing.call.family == "dense"]
     assert dense
     assert all(call.operations > 0 for call in dense)
     own = {"x", *(name for node in model().graph.node for name in node.output)}
-    assert {timing.name for timing in found.timings} <= own
+    assert {timing.name for timing in result.timings} <= own
 
 
 def test_the_slowest_come_first(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +50,6 @@ def test_the_library_stands_beside_its_file(artifact: Artifact) -> None:
 
 def test_json(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", str(artifact.folder), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["runtime"] == f"native library, {artifact.native().isa}"
-    assert all(kernel["microseconds"] > 0 for kernel in found["kernels"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["runtime"] == f"native library, {artifact.native().isa}"
+    assert all(kernel["microseconds"] > 0 for kernel in result["kernels"])

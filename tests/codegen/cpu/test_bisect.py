@@ -34,10 +34,10 @@ def test_a_right_library_does_not_differ(artifact: Artifact, capsys: pytest.Capt
 
 
 def test_samples_can_be_given(artifact: Artifact) -> None:
-    found = ptqc.bisect(artifact.folder, data=given(3, 8, 8), samples=2)
-    assert found.first is None
-    assert found.runs == ["lowest", "highest", "zero", "random", "sample 0", "sample 31"]
-    assert found.integers > 1000
+    result = ptqc.bisect(artifact.folder, data=given(3, 8, 8), samples=2)
+    assert result.first is None
+    assert result.runs == ["lowest", "highest", "zero", "random", "sample 0", "sample 31"]
+    assert result.integers > 1000
 
 
 def planted(folder: Path, file: Exported) -> Path:
@@ -64,17 +64,17 @@ def test_the_first_of_two_faults_is_named(
     monkeypatch.setattr(verify, "compare", lambda *_: None)
     worker.build(tmp_path)
     out = planted(tmp_path, file)
-    found = ptqc.bisect(out)
-    assert found.first == found.order[2]  # behind the rounded input and its border
-    assert len(found.wrong) > 2
+    result = ptqc.bisect(out)
+    assert result.first == result.order[2]  # behind the rounded input and its border
+    assert len(result.wrong) > 2
     assert main(["bisect", str(out)]) == 70
-    own = found.first.removesuffix("/codes")
-    assert own != found.first
-    told = capsys.readouterr().err
-    assert f"the first kernel that differs makes {own} (dense): " in told
-    assert "/codes" not in told
-    different = found.to_json()["different"][0]
-    assert (different["name"], different["value"]) == (own, found.first)
+    own = result.first.removesuffix("/codes")
+    assert own != result.first
+    text = capsys.readouterr().err
+    assert f"the first kernel that differs makes {own} (dense): " in text
+    assert "/codes" not in text
+    different = result.to_json()["different"][0]
+    assert (different["name"], different["value"]) == (own, result.first)
 
 
 def test_without_a_library_there_is_nothing_to_compare(artifact: Artifact, tmp_path: Path) -> None:

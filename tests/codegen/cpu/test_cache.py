@@ -29,15 +29,15 @@ def table(shift: int) -> Program:
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The paths that were really linked."""
-    found: list[Path] = []
+    result: list[Path] = []
     right = package.link
 
     def link(module: Any, chosen: Isa, path: Path) -> None:
-        found.append(path)
+        result.append(path)
         right(module, chosen, path)
 
     monkeypatch.setattr(package, "link", link)
-    return found
+    return result
 
 
 def build(program: Program, folder: Path, store: Store) -> bytes:

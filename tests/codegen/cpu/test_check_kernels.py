@@ -41,9 +41,9 @@ def test_what_gives_sizes_or_is_constant_needs_no_kernel(monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.skipif(not is_present(), reason="needs TVM")
 def test_the_kernels_of_the_library_are_known() -> None:
-    found = checks._known("cpu")
-    assert {"Conv", "Softmax", "GlobalAveragePool", "Resize", "Erf"} <= found
-    assert not {"Det", "NonMaxSuppression", "TfIdfVectorizer"} & found
+    result = checks._known("cpu")
+    assert {"Conv", "Softmax", "GlobalAveragePool", "Resize", "Erf"} <= result
+    assert not {"Det", "NonMaxSuppression", "TfIdfVectorizer"} & result
 
 
 def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

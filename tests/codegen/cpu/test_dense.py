@@ -126,9 +126,9 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     factor = random.uniform(0.5, 1.5, geometry.outputs) * 60 * stretch / max(1.0, float(total.std()))
     factor = factor.astype(np.float32)
     wanted = integer.requantize(total, factor.reshape(1, -1, 1, 1), y)
-    given, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
+    value, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
     requantization = Requantization(_with_zero_point(weights, bias, zero_point), factor, y.zero_point)
-    layer = LayerSpec(given, made, window, weights, requantization, groups=geometry.groups)
+    layer = LayerSpec(value, made, window, weights, requantization, groups=geometry.groups)
     if geometry.is_depthwise and depthwise_dot4.takes(window, chosen):
         isa = depthwise_dot4.fitting_isa(chosen, window.channels)
         loops = depthwise_dot4.ColumnLoops(window, isa, Int16Accumulation.of(isa, weights))
@@ -138,7 +138,7 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     else:
         cut = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Int16Accumulation.of(chosen, weights))
         kernel = dense.integer(layer, cut)
-    return Case(kernel, [given], [x], made), wanted
+    return Case(kernel, [value], [x], made), wanted
 
 
 def real_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndarray]:
@@ -155,12 +155,12 @@ def real_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndar
     columns = columns.reshape(BATCH, geometry.groups, shape[1] * shape[2] * shape[3], -1)
     kernels = weights.astype(np.float64).reshape(geometry.groups, geometry.outputs // geometry.groups, -1)
     wanted = np.einsum("gok,ngkp->ngop", kernels, columns).reshape(BATCH, *geometry.made) + bias.reshape(-1, 1, 1)
-    given, made = Layout(geometry.given, "float32"), Layout(geometry.made, "float32")
+    value, made = Layout(geometry.given, "float32"), Layout(geometry.made, "float32")
     if geometry.is_depthwise:
-        kernel = depthwise.real(given, made, window, chosen, weights, bias)
+        kernel = depthwise.real(value, made, window, chosen, weights, bias)
     else:
-        kernel = dense.real(given, made, Dense(window, geometry.outputs, geometry.groups, chosen, 4), weights, bias)
-    return Case(kernel, [given], [x], made), wanted
+        kernel = dense.real(value, made, Dense(window, geometry.outputs, geometry.groups, chosen, 4), weights, bias)
+    return Case(kernel, [value], [x], made), wanted
 
 
 @INSTRUCTION_SETS

@@ -159,5 +159,5 @@ def test_a_function_is_measured_by_what_was_computed_on_the_way(within: tuple[st
     call = Call("dense", "dense_0123", ("x",), "y", "y", 2, accuracy=SUM_OF_PRODUCTS, within=within)
     values = {name: np.array([[0.1, 0.5, size]], np.float32) for name, size in (("x", 1), ("c", 1000), ("y", 1))}
     loaded = cast(verify.Loaded, Shifted(call, values["y"], 1e-3))
-    (found,) = verify.outcomes(loaded, values, {})
-    assert bool(found.problem) is is_wrong
+    (result,) = verify.outcomes(loaded, values, {})
+    assert bool(result.problem) is is_wrong

@@ -279,8 +279,8 @@ def test_faults_in_functions_of_layers_are_found(fault: str, tmp_path: Path, mon
     body, _ = REAL_GRAPHS["with numbers" if fault == "order" else "a gate"]
     made = quantized(model(body), feeds, keep_float=lambda _site: True)
     monkeypatch.setattr(dense, "composed", wrong)
-    found = compared({"g": program_of(made, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path)
-    assert "dense_float" in found.wrong["g"]
+    result = compared({"g": program_of(made, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path)
+    assert "dense_float" in result.wrong["g"]
 
 
 @pytest.mark.parametrize("kind", ["a function of a function", "functions of a product of an input"])
@@ -289,8 +289,8 @@ def test_faults_in_functions_of_other_kernels_are_found(
 ) -> None:
     right, feeds = functions.composed, samples(*SHAPE)
 
-    def wrong(found: Sequence[Function], *rest: Any) -> Any:
-        return right(found[:-1], *rest)
+    def wrong(result: Sequence[Function], *rest: Any) -> Any:
+        return right(result[:-1], *rest)
 
     body, _ = REAL_GRAPHS[kind]
     body = body.replace("y = Relu(r)", "y = Neg(r)")  # which changes what a sigmoid makes

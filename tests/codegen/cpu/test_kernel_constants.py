@@ -44,16 +44,16 @@ def from_a_codebook(form: Format, size: int = 4000) -> np.ndarray:
     return levels[random.integers(0, len(levels), size // form.group)].reshape(-1).astype(np.int8)
 
 
-def looked_up(found: Indexed, size: int) -> np.ndarray:
+def looked_up(result: Indexed, size: int) -> np.ndarray:
     """The oracle of what kernels do."""
-    if found.nonzero is not None:
-        assert found.levels is not None
-        is_kept = planes.unpack((found.nonzero.bits,), 1, size).astype(bool)
+    if result.nonzero is not None:
+        assert result.levels is not None
+        is_kept = planes.unpack((result.nonzero.bits,), 1, size).astype(bool)
         codes = np.zeros(size, int)
-        codes[is_kept] = found.levels[1:, 0][planes.unpack(found.planes, found.bits, int(is_kept.sum()))]
+        codes[is_kept] = result.levels[1:, 0][planes.unpack(result.planes, result.bits, int(is_kept.sum()))]
         return codes
-    index = planes.unpack(found.planes, found.bits, -(-size // found.group)) if found.bits < 8 else found.planes[0]
-    codes = index.astype(int) - 2 ** (found.bits - 1) if found.levels is None else found.levels[index]
+    index = planes.unpack(result.planes, result.bits, -(-size // result.group)) if result.bits < 8 else result.planes[0]
+    codes = index.astype(int) - 2 ** (result.bits - 1) if result.levels is None else result.levels[index]
     return codes.reshape(-1)
 
 
@@ -61,17 +61,17 @@ def looked_up(found: Indexed, size: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 4, 203, 1000])
 def test_even_codes_take_their_bits(bits: int, size: int) -> None:
     codes = every_code(bits, size)
-    found = smallest(codes)
-    assert found.nbytes <= planes.packed_bytes(size, bits)
-    np.testing.assert_array_equal(looked_up(found, size), codes)
+    result = smallest(codes)
+    assert result.nbytes <= planes.packed_bytes(size, bits)
+    np.testing.assert_array_equal(looked_up(result, size), codes)
 
 
 @pytest.mark.parametrize("form", CODEBOOKS, ids=str)
 def test_codebooks_take_their_indices_and_their_levels(form: Format) -> None:
     codes = from_a_codebook(form)
-    found = smallest(codes)
-    assert found.nbytes <= planes.packed_bytes(codes.size // form.group, form.bits) + 2**form.bits * form.group
-    np.testing.assert_array_equal(looked_up(found, codes.size), codes)
+    result = smallest(codes)
+    assert result.nbytes <= planes.packed_bytes(codes.size // form.group, form.bits) + 2**form.bits * form.group
+    np.testing.assert_array_equal(looked_up(result, codes.size), codes)
 
 
 @pytest.mark.parametrize("bits", [2, 3])
@@ -89,12 +89,12 @@ def with_zeros(share: float, size: int, bits: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("size", [8, 203, 1024, 1025, 5000])
 def test_zeros_take_a_bit(size: int) -> None:
     codes = with_zeros(0.6, size)
-    found = smallest(codes)
-    np.testing.assert_array_equal(looked_up(found, size), codes)
+    result = smallest(codes)
+    np.testing.assert_array_equal(looked_up(result, size), codes)
     if size > 1000:
         kept = int((codes != 0).sum())
         spans = -(-size // 1024)
-        assert found.nbytes == planes.packed_bytes(size, 1) + planes.packed_bytes(kept, 3) + 4 * spans + 9
+        assert result.nbytes == planes.packed_bytes(size, 1) + planes.packed_bytes(kept, 3) + 4 * spans + 9
 
 
 def test_few_zeros_take_no_bits() -> None:
@@ -171,9 +171,9 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     program = Program((ProgramStep(kernel, ("x",), "y", "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
     worker.write(program, isa.AVX2, tmp_path)
     ready = worker.load(tmp_path, program).library.constants
-    for found, wanted in zip(ready, stored, strict=True):
-        np.testing.assert_array_equal(np.from_dlpack(found), ready_made(wanted))
-        assert np.from_dlpack(found).nbytes == constants.loaded_bytes(wanted)
+    for result, wanted in zip(ready, stored, strict=True):
+        np.testing.assert_array_equal(np.from_dlpack(result), ready_made(wanted))
+        assert np.from_dlpack(result).nbytes == constants.loaded_bytes(wanted)
 
 
 def test_the_halves_of_a_weight_add_up_and_the_rest_is_zero() -> None:

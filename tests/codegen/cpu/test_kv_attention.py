@@ -101,7 +101,7 @@ def cases(form: str, places: int, channels: int, rows: int, chosen: Isa) -> tupl
         new = noise(*size, seed=7)[:, :, places:]
         every = np.concatenate([past, new], 2)
         behind = RealRows((layout(new),)) if news else None
-        given, layouts = [*parts, *([new] if news else [])], Places(rows_of(form, parts), behind)
+        value, layouts = [*parts, *([new] if news else [])], Places(rows_of(form, parts), behind)
         for left, right, write in (
             (noise(TEXTS, HEADS, rows, channels), np.swapaxes(every, 2, 3), kv_attention.scores),
             (noise(TEXTS, HEADS, rows, places + news), every, kv_attention.mixed),
@@ -109,7 +109,7 @@ def cases(form: str, places: int, channels: int, rows: int, chosen: Isa) -> tupl
             y = left.astype(np.float64) @ right
             out = Layout(y.shape[1:], "float32", row_major=True)
             built = write(layout(left), layouts, out, chosen)
-            made.append(Case(built, [layout(left), *layouts.layouts], [left, *given], out))
+            made.append(Case(built, [layout(left), *layouts.layouts], [left, *value], out))
             wanted.append(y)
     return made, wanted
 
@@ -119,17 +119,17 @@ def check(chosen: Isa, folder: Path, sizes: Iterable[tuple[str, tuple[int, int, 
     pairs = [cases(form, *size, chosen) for form, size in sizes]
     made = [case for some, _ in pairs for case in some]
     wanted = [y for _, some in pairs for y in some]
-    for y, case, found in zip(wanted, made, run(made, chosen, folder), strict=True):
-        assert np.abs(found - y).max() <= 2e-6 * np.abs(y).max(), case.given
+    for y, case, result in zip(wanted, made, run(made, chosen, folder), strict=True):
+        assert np.abs(result - y).max() <= 2e-6 * np.abs(y).max(), case.given
 
 
-@pytest.mark.parametrize("chosen", present(), ids=lambda found: found.name)
+@pytest.mark.parametrize("chosen", present(), ids=lambda result: result.name)
 def test_every_form(chosen: Isa, tmp_path: Path) -> None:
     check(chosen, tmp_path, zip(FORMS, (*SIZES, SIZES[0]), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", present(isa.AVX512_VBMI), ids=lambda found: found.name)
+@pytest.mark.parametrize("chosen", present(isa.AVX512_VBMI), ids=lambda result: result.name)
 def test_every_form_of_every_size(chosen: Isa, tmp_path: Path) -> None:
     check(chosen, tmp_path, product(FORMS, SIZES))
 
@@ -226,10 +226,10 @@ def check_decoder(keys: str, values: str, folder: Path) -> None:
     assert report["steps"]["concat"] == sum(name.startswith("present") for name in outputs)
     library, runner = opened(native), Runner(exported.proto)
     for places in (0, 1, 40):
-        given = packed_feeds(step(places, places), forms)
-        found, wanted = library.run(given), runner.run(given)
-        assert np.abs(found["y"] - wanted["y"]).max() <= 0.05 * np.abs(wanted["y"]).max()
-        assert all(np.array_equal(found[name], array) for name, array in wanted.items() if array.dtype == np.uint8)
+        inputs = packed_feeds(step(places, places), forms)
+        result, wanted = library.run(inputs), runner.run(inputs)
+        assert np.abs(result["y"] - wanted["y"]).max() <= 0.05 * np.abs(wanted["y"]).max()
+        assert all(np.array_equal(result[name], array) for name, array in wanted.items() if array.dtype == np.uint8)
 
 
 def step(places: int, seed: int) -> Feeds:

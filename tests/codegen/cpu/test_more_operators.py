@@ -172,11 +172,11 @@ def test_rows_that_are_masked_whole_and_zeros_without_sign(tmp_path: Path) -> No
     feeds[0]["x"][1] = 0
     low = quantized(made, feeds, keep_float=lambda _site: True)
     library = opened(build(low.lowered, export(low.lowered, low.model), feeds, tmp_path))
-    found, wanted = library.run(feeds[0]), Runner(made).run(feeds[0])
-    assert np.isnan(found["y"][1]).all()
-    assert found["m"][1] == -np.inf
+    result, wanted = library.run(feeds[0]), Runner(made).run(feeds[0])
+    assert np.isnan(result["y"][1]).all()
+    assert result["m"][1] == -np.inf
     for name, values in wanted.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result[name], values, rtol=1e-5, atol=1e-6)
 
 
 def test_an_output_that_never_changes_has_the_shape_of_the_model(tmp_path: Path) -> None:

@@ -185,14 +185,14 @@ def test_every_second_operator_between_codes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("floating", "chosen"), SETS.values(), ids=SETS)
 def test_every_operator(floating: bool, chosen: Isa, tmp_path: Path) -> None:
-    found = compared(programs_of(chosen, tmp_path, floating=floating), chosen, tmp_path)
-    assert found.wrong == {}
+    result = compared(programs_of(chosen, tmp_path, floating=floating), chosen, tmp_path)
+    assert result.wrong == {}
 
 
 @pytest.mark.parametrize("chosen", present()[:-1], ids=lambda chosen: chosen.name)
 def test_some_operators_between_codes(chosen: Isa, tmp_path: Path) -> None:
-    found = compared(programs_of(chosen, tmp_path, floating=False, names=SOME), chosen, tmp_path)
-    assert found.wrong == {}
+    result = compared(programs_of(chosen, tmp_path, floating=False, names=SOME), chosen, tmp_path)
+    assert result.wrong == {}
     assert set(SOME) <= GRAPHS.keys() | ROWS.keys()
 
 

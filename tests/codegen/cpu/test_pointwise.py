@@ -52,8 +52,8 @@ def test_sums_and_products_of_all_pairs_of_codes(chosen: Isa, tmp_path: Path) ->
         ):
             cases.append(Case(kernel, [PAIRS, PAIRS], [LEFT, RIGHT], PAIRS))
         wanted += [integer.add(LEFT, a, RIGHT, b, y), integer.mul(LEFT, a, RIGHT, b, y)]
-    for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @INSTRUCTION_SETS
@@ -97,8 +97,8 @@ def test_tables_of_whole_vectors(chosen: Isa, tmp_path: Path) -> None:
     tables = [np.random.default_rng(seed).integers(0, 256, 256).astype(np.uint8) for seed in range(2)]
     sets = [each for each in (chosen, chosen.half) if each is not None]
     cases = [looked_up(each, entries) for each in sets for entries in tables]
-    for found, entries in zip(run(cases, chosen, tmp_path), tables * len(sets), strict=True):
-        np.testing.assert_array_equal(found[0], entries)
+    for result, entries in zip(run(cases, chosen, tmp_path), tables * len(sets), strict=True):
+        np.testing.assert_array_equal(result[0], entries)
 
 
 @INSTRUCTION_SETS
@@ -107,15 +107,15 @@ def test_pools(chosen: Isa, channels: int, tmp_path: Path) -> None:
     shape, window = (channels, 7, 9), Window(channels, (7, 9), (3, 2), (2, 3))
     x = np.random.default_rng(channels).integers(0, 256, (2, *shape)).astype(np.uint8)
     a, y = QuantParams(UINT8, 0.1, 100), QuantParams(UINT8, 0.013, 120)
-    given, made, mean = (
+    value, made, mean = (
         Layout(shape, "uint8"),
         Layout((channels, *window.output), "uint8"),
         Layout((channels, 1, 1), "uint8"),
     )
     factor = float(np.float32(a.scale) / (np.float32(y.scale) * np.float32(63)))
     cases = [
-        Case(pool.largest(given, made, window, chosen), [given], [x], made),
-        Case(pool.mean_codes(given, mean, chosen, (a.zero_point, y.zero_point), factor), [given], [x], mean),
+        Case(pool.largest(value, made, window, chosen), [value], [x], made),
+        Case(pool.mean_codes(value, mean, chosen, (a.zero_point, y.zero_point), factor), [value], [x], mean),
     ]
     largest, means = run(cases, chosen, tmp_path)
     taps = integer.im2col(x, window.kernel, strides=window.strides, pads=[0] * 4, dilations=window.dilations)
@@ -137,5 +137,5 @@ def test_functions_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
     cases = [
         Case(functions.unary([Function(name)], layout, layout, chosen), [layout], [x], layout) for name in FUNCTIONS
     ]
-    for name, found in zip(FUNCTIONS, run(cases, chosen, tmp_path), strict=True):
-        assert np.abs(found - FUNCTIONS[name](x.astype(np.float64))).max() <= 1e-6, name
+    for name, result in zip(FUNCTIONS, run(cases, chosen, tmp_path), strict=True):
+        assert np.abs(result - FUNCTIONS[name](x.astype(np.float64))).max() <= 1e-6, name

@@ -54,10 +54,10 @@ def check_networks(
             programs[str(seed)] = network(seed, chosen, folder / str(seed))
         except TargetError as reason:
             refused[seed] = str(reason)
-    found = compared(programs, chosen, folder, build)
-    assert found.wrong == {}
+    result = compared(programs, chosen, folder, build)
+    assert result.wrong == {}
     assert len(refused) <= REFUSED, refused
-    assert found.compared.integers > 1000 * count
+    assert result.compared.integers > 1000 * count
 
 
 def test_random_networks(tmp_path: Path) -> None:

@@ -129,9 +129,9 @@ SEEN = samples(ROWS, CHANNELS)
 
 def model(body: str, remedy: Remedy | None) -> ir.Model:
     used = {name: array for name, array in CONSTANTS.items() if re.search(rf"[(,] *{name} *[,)]", body)}
-    found = parse(f"g (float[N, {ROWS}, {CHANNELS}] x) => (float y) {{ {body} }}", **used)
-    run_rewrites(found, rewrites([remedy] if remedy else []), [{"x": feeds["x"][None]} for feeds in SEEN[:1]])
-    return found
+    result = parse(f"g (float[N, {ROWS}, {CHANNELS}] x) => (float y) {{ {body} }}", **used)
+    run_rewrites(result, rewrites([remedy] if remedy else []), [{"x": feeds["x"][None]} for feeds in SEEN[:1]])
+    return result
 
 
 def made(body: str, remedy: Remedy | None) -> tuple[Quantized, list[dict[str, np.ndarray]]]:

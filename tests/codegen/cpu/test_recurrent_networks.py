@@ -74,6 +74,6 @@ def test_recurrent_nodes_with_a_branch_and_a_scalar(tmp_path: Path) -> None:
     library, runner = opened(native), Runner(exported.proto)
     assert {"gru", "lstm", "rnn"} <= set(native.document["libraries"][0]["steps"])
     for seed in range(60, 64):
-        wanted, found = runner.run(sample(seed)), library.run(sample(seed))
+        wanted, result = runner.run(sample(seed)), library.run(sample(seed))
         for name in ("y", "last", "cells"):
-            np.testing.assert_allclose(found[name], wanted[name], atol=2e-5, err_msg=name)
+            np.testing.assert_allclose(result[name], wanted[name], atol=2e-5, err_msg=name)

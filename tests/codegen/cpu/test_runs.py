@@ -34,8 +34,8 @@ def test_borders(chosen: Isa, tmp_path: Path) -> None:
             values = drawn(x.shape, dtype)
             cases.append(Case(move.pad(x, y, (0, top, left), 7, chosen), [x], [values], y))
             wanted.append(np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=7))
-    for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @INSTRUCTION_SETS
@@ -46,12 +46,12 @@ def test_concatenation_along_every_axis(chosen: Isa, tmp_path: Path) -> None:
             shapes = [tuple(size + (i * 5 if a == axis else 0) for a, size in enumerate((9, 4, 6))) for i in range(3)]
             values = [drawn(shape, "uint8") for shape in shapes]
             joined = np.concatenate(values, axis + 1)
-            given = [Layout(shape, "uint8", row_major=plain) for shape in shapes]
+            value = [Layout(shape, "uint8", row_major=plain) for shape in shapes]
             y = Layout(joined.shape[1:], "uint8", row_major=plain)
-            cases.append(Case(move.concat(given, y, axis, chosen), given, values, y))
+            cases.append(Case(move.concat(value, y, axis, chosen), value, values, y))
             wanted.append(joined)
-    for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @INSTRUCTION_SETS
@@ -65,8 +65,8 @@ def test_codes_of_planes(chosen: Isa, tmp_path: Path) -> None:
         cases.append(Case(planes.quantize(x, y, chosen, 0.37, 100), [x], [values], y))
         steps = np.rint(values / np.float32(0.37)) + np.float32(100)
         wanted.append(np.clip(steps, 0, 255).astype(np.uint8))
-    for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("widest", [1, 8, 64])

@@ -92,6 +92,6 @@ def test_normalized_rows_that_do_not_vary(tmp_path: Path) -> None:
     constants = {"w1": weight(16, 4, 1, 1), "s": np.linspace(0.5, 3, 16, dtype=np.float32), "b": weight(16)}
     model = proto(graph, **constants, w2=weight(6, 16, 1, 1))
     x = 20 + 5 * noise(24, 4, 9, 9)
-    found = compiled(model, x, tmp_path, None, target="cpu", bits=(7,), activations="float")
-    y = found.native(threads=1).run({"x": x[:2]})["y"]
-    np.testing.assert_allclose(y, found.run({"x": x[:2]})["y"], rtol=1e-3, atol=1e-3)
+    result = compiled(model, x, tmp_path, None, target="cpu", bits=(7,), activations="float")
+    y = result.native(threads=1).run({"x": x[:2]})["y"]
+    np.testing.assert_allclose(y, result.run({"x": x[:2]})["y"], rtol=1e-3, atol=1e-3)

@@ -47,16 +47,16 @@ def test_the_library_gives_what_the_file_gives_at_any_batch_size(artifact: Artif
     for batch in (1, 3, 2):
         x = np.random.default_rng(batch).normal(size=(batch, 3, 8, 8)).astype(np.float32)
         wanted = session.run(None, {name: x})[0]
-        (found,) = opened.run({name: x}).values()
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+        (result,) = opened.run({name: x}).values()
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_the_best_library_is_run_unless_another_is_asked_for(artifact: Artifact) -> None:
     best, portable = artifact.native(), artifact.native(isa=isa.named("portable").name)
     assert (best.isa, portable.isa) == (isa.named("host").name, isa.named("portable").name)
     x = {value.name: samples(3, 8, 8, count=2) for value in best.interface.inputs}
-    for name, found in best.run(x).items():
-        np.testing.assert_array_equal(found, portable.run(x)[name])
+    for name, result in best.run(x).items():
+        np.testing.assert_array_equal(result, portable.run(x)[name])
 
 
 def test_the_weights_lie_in_the_artifact_once(artifact: Artifact) -> None:
@@ -147,8 +147,8 @@ def test_an_axis_without_elements_is_refused_before_anything_is_measured(tmp_pat
     feeds = [
         {"x": samples(2 + i % 2, 8, count=1, seed=i), "past": samples((0, 3)[i % 2], 8, count=1)} for i in range(8)
     ]
-    told = r"needs 1 or more along axis 1 of input 'past', and there are samples of shape \(1, 0, 8\)"
-    with pytest.raises(TargetError, match=told):
+    text = r"needs 1 or more along axis 1 of input 'past', and there are samples of shape \(1, 0, 8\)"
+    with pytest.raises(TargetError, match=text):
         compiled(model, feeds, tmp_path, target="cpu")
     assert not (tmp_path / "cache").exists()
     artifact = compiled(model, feeds, tmp_path, target="cpu", allow_missing_target=True, bits=(7,))
@@ -162,8 +162,8 @@ def test_a_library_for_one_size_is_built_for_that_of_most_samples(tmp_path: Path
     assert artifact.manifest["targets"]["cpu"]["fixed_sizes"].startswith(
         "built for the size of 3 of 4 held-back samples: the"
     )
-    (found,) = ptqc.load(artifact.folder).native().run({"x": feeds[0]}).values()
-    assert found.shape == (1, 4, 6)
+    (result,) = ptqc.load(artifact.folder).native().run({"x": feeds[0]}).values()
+    assert result.shape == (1, 4, 6)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ PROGRAM = Path(__file__).with_name("threads.cpp")
 
 def build(folder: Path, *options: str) -> Path:
     program = folder / "program"
-    given = "-std=c++17", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f'-DTHREADS="{package.THREADS}"'
-    command = ["g++", *given, *package.headers(), *options, str(PROGRAM), "-o", str(program)]
+    values = "-std=c++17", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f'-DTHREADS="{package.THREADS}"'
+    command = ["g++", *values, *package.headers(), *options, str(PROGRAM), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode and "-fsanitize" in " ".join(options) and "cannot find" in done.stderr:
         pytest.skip("g++ has no thread sanitizer here")

@@ -37,7 +37,7 @@ def test_other_cuts_leave_as_many_pieces_for_threads(
         return -(-outputs // (cut.vectors * chosen.lanes)) if cut.stay >= tiles else -(-tiles // cut.stay)
 
     first, *others = map(pieces, loops.cuts)
-    assert all(found >= min(first, 16) for found in others)
+    assert all(result >= min(first, 16) for result in others)
     assert len(set(loops.cuts)) == len(loops.cuts)
 
 

@@ -58,17 +58,17 @@ def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, see
     listing = Listing.of(lowering.program(graph.lowered, seen, CpuBackend(isa.AVX2), batching))
     calls = tuple(TimedCall(call.inputs, call.output, call.value, 1.0) for call in listing.calls)
     operators = {operator.node for operator in network.operators}
-    found = charges(TimedProgram(len(calls), calls), graph, operators, context.macs)
-    assert sum(found.values()) == len(calls)
+    result = charges(TimedProgram(len(calls), calls), graph, operators, context.macs)
+    assert sum(result.values()) == len(calls)
     ones = {edge.tensor: 1.0 for edge in network.edges}
     counting = {"quantize": OpLatencies("", {}, {}, ones, {}), "dequantize": OpLatencies("", {}, {}, {}, ones)}
-    assert set(found) - operators == {
+    assert set(result) - operators == {
         (what, tensor)
         for what, times in counting.items()
         for tensor, ns in network.conversion_times(times, plan.params).items()
         if ns
     }
-    assert {layer.name for layer in context.layers} <= set(found)
+    assert {layer.name for layer in context.layers} <= set(result)
 
 
 @pytest.mark.slow
@@ -116,15 +116,15 @@ def loose(place: Path) -> Artifact:
 
 @pytest.mark.long
 def test_the_library_is_timed_and_told(loose: Artifact) -> None:
-    told = loose.manifest["latency"]
+    record = loose.manifest["latency"]
     assert kept_budgets(loose) == {"latency": True}
-    assert told["budget"] == "50 ms@cpu"
-    assert told["runtime"].startswith("the native library for ")
-    assert 0 < told["measured_ms"] < 50
-    assert 0 < told["float_ms"] < 50
-    measured = sum(o["measured_us"] for o in told["operators"]) + told["conversions"]["measured_us"]
-    assert measured == pytest.approx(1000 * told["measured_ms"])
-    times = OpLatencies.from_json(told["times"])
+    assert record["budget"] == "50 ms@cpu"
+    assert record["runtime"].startswith("the native library for ")
+    assert 0 < record["measured_ms"] < 50
+    assert 0 < record["float_ms"] < 50
+    measured = sum(o["measured_us"] for o in record["operators"]) + record["conversions"]["measured_us"]
+    assert measured == pytest.approx(1000 * record["measured_ms"])
+    times = OpLatencies.from_json(record["times"])
     assert times.target == "cpu"
     assert times.floats.keys() == times.integers.keys() == {"a", "y"}
     assert times.quantize.keys() == times.dequantize.keys() == {"x", "r", "y"}
@@ -140,8 +140,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         raise AssertionError("measured again")
 
     def take(nanoseconds: float) -> None:
-        found = Profile(nanoseconds, {}, {}, False)
-        monkeypatch.setattr(LibraryMeter, "profiles", lambda *_given: (found, found))
+        result = Profile(nanoseconds, {}, {}, False)
+        monkeypatch.setattr(LibraryMeter, "profiles", lambda *_given: (result, result))
 
     built = TargetOutput({}, {"missing": "left out"})
     monkeypatch.setattr(CpuTarget, "build", lambda *_given: built)
@@ -159,8 +159,8 @@ def resolve(artifact: Artifact, output: Path, budget: str, **options: Any) -> Ar
 
 def integers(artifact: Artifact) -> list[str]:
     """The layers on integer kernels."""
-    found = [entry["layers"] for entry in artifact.plan["weights"]]
-    return [layer for layers in found for layer, compute in layers.items() if compute == "integer"]
+    result = [entry["layers"] for entry in artifact.plan["weights"]]
+    return [layer for layers in result for layer, compute in layers.items() if compute == "integer"]
 
 
 def test_recorded_times_serve_a_tighter_latency(
@@ -172,11 +172,11 @@ def test_recorded_times_serve_a_tighter_latency(
     fast = OpLatencies("a library", floats, codes, {}, {}, target="cpu")
     monkeypatch.setattr("ptqc.api.fitting_times", lambda *_given: fast)
     given(5e6)
-    found = resolve(loose, tmp_path / "out", "6ms@cpu", target="cpu")
+    result = resolve(loose, tmp_path / "out", "6ms@cpu", target="cpu")
     assert integers(loose) == []
-    assert len(integers(found)) == 1
-    assert found.manifest["latency"]["predicted_ms"] <= 6
-    assert kept_budgets(found) == {"latency": True}
+    assert len(integers(result)) == 1
+    assert result.manifest["latency"]["predicted_ms"] <= 6
+    assert kept_budgets(result) == {"latency": True}
     given(7e6)
     with pytest.raises(Missed, match=r"one run of the library took 7 ms, over the budget of 6 ms@cpu"):
         resolve(loose, tmp_path / "strict", "6ms@cpu", target="cpu", strict=True)
@@ -188,10 +188,10 @@ def test_recorded_times_serve_a_tighter_latency(
 def test_recorded_times_give_the_same_bytes(loose: Artifact, tmp_path: Path, given: Callable[[float], None]) -> None:
     given(1e6)
     again = compile_(loose.folder.parent, tmp_path / "again", "50ms@cpu", times=loose.folder)
-    found = resolve(loose, tmp_path / "resolved", "50ms@cpu", target="cpu")
+    result = resolve(loose, tmp_path / "resolved", "50ms@cpu", target="cpu")
     first, *others = (
         [(artifact.folder / name).read_bytes() for name in ("model.onnx", "plan.json", "sensitivity.json")]
-        for artifact in (loose, again, found)
+        for artifact in (loose, again, result)
     )
     assert others == [first, first]
 
@@ -202,15 +202,17 @@ def test_times_of_another_runtime_are_refused(loose: Artifact, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"target": None}, r"budget 2 ms@cpu is of the library that the target cpu builds, which is not asked for"),
         ({"allow_missing_target": True}, r"needs the library of the target cpu, which --allow-missing-target allows"),
         ({"cpu": FOREIGN}, r"a latency of the library is measured on this machine, but .*is for"),
     ],
 )
-def test_what_cannot_be_timed_is_refused_before_any_work(tmp_path: Path, options: dict[str, Any], told: str) -> None:
-    with pytest.raises((UsageError, TargetError), match=told):
+def test_what_cannot_be_timed_is_refused_before_any_work(
+    tmp_path: Path, options: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises((UsageError, TargetError), match=expected):
         compile_(tmp_path, tmp_path / "out", "2ms@cpu", **options)
     assert not (tmp_path / "cache").exists()
 

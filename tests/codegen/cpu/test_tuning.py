@@ -51,8 +51,8 @@ def test_all_cuts_of_a_kernel_give_the_same_bits(chosen: Isa, tmp_path: Path) ->
         assert names[0] == first.kernel.compile(PROCESSOR).name
         assert len(set(names)) == len(names)
         expected, *others = run(cases, chosen, _folder(tmp_path / str(number)))
-        for cut, found in zip(choices.cuts[1:], others, strict=True):
-            np.testing.assert_array_equal(found, expected, str(cut))
+        for cut, result in zip(choices.cuts[1:], others, strict=True):
+            np.testing.assert_array_equal(result, expected, str(cut))
 
 
 def _folder(path: Path) -> Path:
@@ -113,24 +113,24 @@ def test_what_takes_long_is_timed_less_often(
     program: Program, timer: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "PATIENCE", 0.0)
-    (found,) = tuning.measure(program, isa.AVX2, "quick", None).values()
-    assert found.of_first == 1 / 3
+    (result,) = tuning.measure(program, isa.AVX2, "quick", None).values()
+    assert result.of_first == 1 / 3
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.FEWEST)
 
 
 def test_kernels_are_timed_on_what_decides_which_way_they_go(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants in the order of the file are the layer's own, the others and the inputs random."""
-    given: list[Any] = []
+    values: list[Any] = []
 
     def kept(_kernel: object, arguments: list[Any]) -> Callable[[], object]:
-        given.append([argument.numpy() for argument in arguments])
+        values.append([argument.numpy() for argument in arguments])
         return lambda: None
 
     monkeypatch.setattr(tuning, "_call", kept)
     tuning.measure(program, isa.AVX2, "quick", None)
-    _, _, *constants, _ = given[0]
+    _, _, *constants, _ = values[0]
     wanted = program.steps[0].kernel.constants[1:]
-    assert all(np.array_equal(found, np.asarray(constant)) for found, constant in zip(constants, wanted, strict=True))
+    assert all(np.array_equal(result, np.asarray(constant)) for result, constant in zip(constants, wanted, strict=True))
 
 
 def test_other_cuts_are_measured_again(
@@ -183,12 +183,12 @@ def test_a_table_gives_the_library_that_was_measured(
     assert list(tables) == ["avx2"]
     assert all(name.startswith("dense") for name in tables["avx2"])
     monkeypatch.setattr(tuning, "_fastest", None)
-    given = shutil.copytree(job, tmp_path / "given")
-    document = json.loads((given / "job.json").read_text()) | {"tuning": {"level": None, "tables": tables}}
-    (given / "job.json").write_text(json.dumps(document))
-    assert worker.build(given) == report
+    value = shutil.copytree(job, tmp_path / "given")
+    document = json.loads((value / "job.json").read_text()) | {"tuning": {"level": None, "tables": tables}}
+    (value / "job.json").write_text(json.dumps(document))
+    assert worker.build(value) == report
     for name in ("avx2.so", "weights.bin", "tuning.json"):
-        assert (measured / name).read_bytes() == (given / name).read_bytes(), name
+        assert (measured / name).read_bytes() == (value / name).read_bytes(), name
 
 
 @pytest.mark.slow
@@ -281,8 +281,8 @@ def test_what_a_compile_recorded_another_takes(tmp_path: Path, monkeypatch: pyte
 def test_an_unknown_way_to_tune_is_refused_before_any_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ["compile", "m.onnx", "-o", str(tmp_path / "out"), "--target", "cpu", "--tune", "fast"]
     assert main([*arguments, "--calibration", "synthetic"]) == 2
-    told = capsys.readouterr().err
-    assert "tune is 'fast'; known: off, quick, full, or a folder" in told
+    text = capsys.readouterr().err
+    assert "tune is 'fast'; known: off, quick, full, or a folder" in text
 
 
 def test_without_a_target_there_is_nothing_to_tune() -> None:

@@ -93,9 +93,9 @@ def built(body: str, feeds: list[Feeds], folder: Path, tune: str = "off") -> tup
     return native, Runner(exported.proto)
 
 
-def is_close(found: Feeds, wanted: Feeds) -> bool:
+def is_close(result: Feeds, wanted: Feeds) -> bool:
     """Codes that float parts round differently move a value by a step; the build compares kernel by kernel."""
-    return all(np.square(found[n] - w).mean() <= 1e-3 * np.square(w).mean() for n, w in wanted.items())
+    return all(np.square(result[n] - w).mean() <= 1e-3 * np.square(w).mean() for n, w in wanted.items())
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def compared(
 ) -> Found:
     """Compile the networks and compare each with the values in its own folder inside this one."""
     library = build(_merged(programs), chosen, folder)
-    found, first = Found(), 0
+    result, first = Found(), 0
     for name, program in programs.items():
         count = sum(len(step.kernel.constants) for step in program.steps)
         own = cast(
@@ -83,10 +83,10 @@ def compared(
         )
         first += count
         try:
-            _compare(verify.Loaded(Listing.of(program).summed_exactly, own), folder / name, found.compared)
+            _compare(verify.Loaded(Listing.of(program).summed_exactly, own), folder / name, result.compared)
         except VerificationError as error:
-            found.wrong[name] = str(error)
-    return found
+            result.wrong[name] = str(error)
+    return result
 
 
 def _merged(programs: Mapping[str, Program]) -> Program:
@@ -100,8 +100,8 @@ def _merged(programs: Mapping[str, Program]) -> Program:
             return f"{network}/{name}"
 
         for step in program.steps:
-            given, placed = tuple(map(own, step.inputs)), tuple(map(own, step.placed))
-            steps.append(replace(step, inputs=given, output=own(step.output), value=own(step.value), placed=placed))
+            value, placed = tuple(map(own, step.inputs)), tuple(map(own, step.placed))
+            steps.append(replace(step, inputs=value, output=own(step.output), value=own(step.value), placed=placed))
         layouts |= {own(name): layout for name, layout in program.layouts.items()}
         inputs += tuple(map(own, program.inputs))
     return Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))

@@ -36,7 +36,7 @@ CUTS = {
 
 def behind_steps(change: Callable[[str], str]) -> Callable[[str], str]:
     """A change of what each kernel does once all steps are multiplied."""
-    return lambda ptx: re.sub(r"cp\.async\.wait_all;[\s\S]*?(?=\.entry|\Z)", lambda found: change(found[0]), ptx)
+    return lambda ptx: re.sub(r"cp\.async\.wait_all;[\s\S]*?(?=\.entry|\Z)", lambda result: change(result[0]), ptx)
 
 
 # Of the kind "few".
@@ -142,11 +142,11 @@ class Drawn:
 def case(kind: str, cut: TileCut, seed: int, window: Window, shape: TileShape = DENSE[0]) -> Case:
     """A layer with random codes, by an instruction."""
     weights = drawn(kind, (OUTPUTS, window.channels, *window.kernel), seed)
-    found = Drawn.of(weights, seed, window)
+    result = Drawn.of(weights, seed, window)
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = Tiles(window, OUTPUTS, cut, coding.bits)
-    return found.case(mma.write(tiles, coding, found.layer(window, weights), shape))
+    return result.case(mma.write(tiles, coding, result.layer(window, weights), shape))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:
@@ -165,5 +165,5 @@ def cases(kind: str) -> Iterator[tuple[str, Case]]:
         if kind == "all"
         else [("bits 3", cuts[1]), ("bits 8", cuts[0]), ("levels 16", cuts[0]), ("places 50", cuts[1])]
     )
-    for seed, (name, (told, cut)) in enumerate(chosen):
-        yield f"{name}, {told}", case(name, cut, seed, POINTS if name.startswith("places") else WINDOW)
+    for seed, (name, (label, cut)) in enumerate(chosen):
+        yield f"{name}, {label}", case(name, cut, seed, POINTS if name.startswith("places") else WINDOW)

@@ -62,10 +62,10 @@ class Emulated:
         launch = self._library[f"launch_{name}"]
         launch.restype = ctypes.c_char_p
         left_out = ctypes.c_uint64()
-        given = Launch(
+        value = Launch(
             (blocks, 1, 1), (threads, 1, 1), dynamic, order, arguments, share, ctypes.pointer(left_out), digits
         )
-        problem = launch(ctypes.byref(given))
+        problem = launch(ctypes.byref(value))
         self.left_out = left_out.value
         return problem.decode() if problem else ""
 

@@ -22,8 +22,8 @@ def main(kind: str, folder: Path) -> None:
     from ptqc.codegen.cuda.isa import BY_ELEMENT
 
     os.environ["PTQC_EMULATOR_ORDER"] = "7"
-    found = compared(programs_of(kind, folder), BY_ELEMENT, folder, built)
-    print(json.dumps({"wrong": found.wrong, "integers": found.compared.integers, "reals": found.compared.reals}))
+    result = compared(programs_of(kind, folder), BY_ELEMENT, folder, built)
+    print(json.dumps({"wrong": result.wrong, "integers": result.compared.integers, "reals": result.compared.reals}))
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ def change(family: str, pattern: str, to: str, number: int | None = None) -> Cha
             return text
         if number is None:
             return re.sub(pattern, to, text)
-        found = list(re.finditer(pattern, text))
-        if not -len(found) <= number < len(found):
+        result = list(re.finditer(pattern, text))
+        if not -len(result) <= number < len(result):
             return text
-        match = found[number]
+        match = result[number]
         return text[: match.start()] + match.expand(to) + text[match.end() :]
 
     return lambda ptx: "".join(map(kernel, KERNEL.split(ptx)))

@@ -21,17 +21,17 @@ def verdicts(made: Any, change: Change, room: Path, orders: int) -> list[str]:
     from dataclasses import replace
 
     room.mkdir()
-    told = room / "told.json"
+    file = room / "told.json"
     if pid := os.fork():
         os.waitpid(pid, 0)
-        found: list[str] = json.loads(told.read_text()) if told.is_file() else ["crashed"] * orders
-        return found
+        result: list[str] = json.loads(file.read_text()) if file.is_file() else ["crashed"] * orders
+        return result
     ptx = change(made.image.ptx)
     image = room / made.image.path.name
     image.write_bytes(made.image.path.read_bytes())
     changed = replace(made, image=replace(made.image, path=image, ptx=ptx))
-    found = ["changes nothing"] if ptx == made.image.ptx else [_verdict(changed, order) for order in range(orders)]
-    told.write_text(json.dumps(found))
+    result = ["changes nothing"] if ptx == made.image.ptx else [_verdict(changed, order) for order in range(orders)]
+    file.write_text(json.dumps(result))
     os._exit(0)
 
 
@@ -77,8 +77,8 @@ def main(how: str, orders: int, folder: Path, faults: Sequence[str]) -> None:
         verification.CROPPING = replace(verification.CROPPING, most=300_000)
     made, file = network()
     write_job(folder, made.lowered, file, FEEDS, CudaChoices(Batching(2), ("sm_80",)))
-    given = Assignment.read(folder)
-    program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
+    value = Assignment.read(folder)
+    program = lowering.program(value.lowered, value.seen, CUDA, value.batching)
     library = building.write(program, Toolkit.require(), ["sm_80"], folder)
     planted = {"none": lambda ptx: ptx, **FAULTS}
     names = list(faults) or list(planted)

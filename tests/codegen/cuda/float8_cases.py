@@ -98,10 +98,10 @@ def product(window: Window, cut: TileCut, outputs: int, seed: int, *, wide: bool
     for stage in stages:
         behind.append(Function("Relu") if stage == "relu" else WithVector("Mul", 0, vector))
         wanted = np.maximum(wanted, 0) if stage == "relu" else wanted * vector[:, None, None]
-    given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "float32")
+    value, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "float32")
     tiles = Tiles(window, outputs, cut, is_float8=True)
-    layer = Float8LayerSpec(given, made, window, weights, factor, bias, behind)
-    return Case(mma_fp8.write(tiles, layer).compile(CUDA.loops), given, made, x, wanted, TOLERANCE)
+    layer = Float8LayerSpec(value, made, window, weights, factor, bias, behind)
+    return Case(mma_fp8.write(tiles, layer).compile(CUDA.loops), value, made, x, wanted, TOLERANCE)
 
 
 def layer_of_reals(x: np.ndarray, weights: np.ndarray, window: Window) -> np.ndarray:
@@ -123,9 +123,9 @@ def rounding(scale: float) -> Case:
         ratio = x / np.float32(scale)
     codes = np.clip(ratio, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
     codes = np.where(np.isnan(ratio), np.uint8(127), codes)
-    given, made = Layout(x.shape[1:], "float32", row_major=True), Layout(x.shape[1:], "uint8", row_major=True)
+    value, made = Layout(x.shape[1:], "float32", row_major=True), Layout(x.shape[1:], "uint8", row_major=True)
     return Case(
-        pointwise.quantize_float8(given, made, CUDA.isa, scale, code).compile(CUDA.loops), given, made, x, codes
+        pointwise.quantize_float8(value, made, CUDA.isa, scale, code).compile(CUDA.loops), value, made, x, codes
     )
 
 
@@ -133,10 +133,10 @@ def going_back(scale: float) -> Case:
     """Every code that is a number."""
     codes = np.arange(256, dtype=np.uint8)
     codes = codes[codes & 127 != 127][None]
-    given, made = (Layout(codes.shape[1:], dtype, row_major=True) for dtype in ("uint8", "float32"))
+    value, made = (Layout(codes.shape[1:], dtype, row_major=True) for dtype in ("uint8", "float32"))
     wanted = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(scale)
     return Case(
-        pointwise.dequantize_float8(given, made, CUDA.isa, scale).compile(CUDA.loops), given, made, codes, wanted
+        pointwise.dequantize_float8(value, made, CUDA.isa, scale).compile(CUDA.loops), value, made, codes, wanted
     )
 
 
@@ -152,5 +152,8 @@ def cases(kind: str) -> Iterator[tuple[str, Case]]:
     others = [Window(64, (9, 6), (3, 3)), Window(16, (4, 5)), POINTS, replace(WINDOW, strides=(2, 1)), WINDOW]
     for seed, ((name, cut), window) in enumerate(zip(FITTING.items(), others, strict=True)):
         for stages in ((), ("scaled", "relu")):
-            told = f"{name}, {' and '.join(stages) or 'alone'}"
-            yield told, product(window, cut, (64, 33, 7)[seed % 3], 10 + seed, wide=seed % 2 == 0, stages=stages)
+            label = f"{name}, {' and '.join(stages) or 'alone'}"
+            yield (
+                label,
+                product(window, cut, (64, 33, 7)[seed % 3], 10 + seed, wide=seed % 2 == 0, stages=stages),
+            )

@@ -103,11 +103,11 @@ FAULTS: dict[str, Callable[[str], str]] = {
 def case(kind: str, cut: TileCut, seed: int, window: Window, outputs: int, *, ends: bool = False) -> Case:
     """A layer with random codes. ends: inputs are 0 or 255."""
     weights = drawn(kind, (outputs, window.channels, *window.kernel), seed)
-    found = Drawn.of(weights, seed, window, ends=ends)
+    result = Drawn.of(weights, seed, window, ends=ends)
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = GroupTiles(window, outputs, cut, coding.bits)
-    return found.case(wgmma.write(tiles, coding, found.layer(window, weights)))
+    return result.case(wgmma.write(tiles, coding, result.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:
@@ -116,7 +116,7 @@ def cases(kind: str) -> Iterator[tuple[str, Case]]:
     cuts, layers = list(CUTS.items()), list(LAYERS.items())
     chosen = list(enumerate(kinds))[{"one": slice(1, 2), "few": slice(2), "all": slice(None)}[kind]]
     for seed, name in chosen:
-        (told, cut), (place, (window, outputs)) = cuts[seed % len(cuts)], layers[seed % len(layers)]
+        (label, cut), (place, (window, outputs)) = cuts[seed % len(cuts)], layers[seed % len(layers)]
         if name.startswith("places"):
             place, (window, outputs) = layers[1]
-        yield f"{name}, {place}, {told}", case(name, cut, seed, window, outputs, ends=seed == 4)
+        yield f"{name}, {place}, {label}", case(name, cut, seed, window, outputs, ends=seed == 4)

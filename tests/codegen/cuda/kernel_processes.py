@@ -13,8 +13,8 @@ def run(cases: str, kind: str, folder: Path, *faults: str) -> dict[str, Any]:
     """What it prints of the cases of a kind, or of faults."""
     done = process("single_kernels", cases, kind, str(folder), *faults)
     assert done.problem is None, done.errors
-    found: dict[str, Any] = json.loads(done.said)
-    return found
+    result: dict[str, Any] = json.loads(done.said)
+    return result
 
 
 def unnoticed(cases: str, at_least: int, folder: Path) -> dict[str, list[str]]:
@@ -22,6 +22,8 @@ def unnoticed(cases: str, at_least: int, folder: Path) -> dict[str, list[str]]:
 
     at_least: so many faults are planted.
     """
-    found = run(cases, "few", folder, "all faults")
-    assert len(found) >= at_least
-    return {fault: told for fault, told in found.items() if not all(each.startswith(FOUND) for each in told)}
+    result = run(cases, "few", folder, "all faults")
+    assert len(result) >= at_least
+    return {
+        fault: messages for fault, messages in result.items() if not all(each.startswith(FOUND) for each in messages)
+    }

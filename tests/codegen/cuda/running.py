@@ -29,8 +29,8 @@ def used() -> int:
     return total.value - free.value
 
 
-def result(found: dict[str, Any]) -> np.ndarray:
-    return np.asarray(next(iter(found.values())))
+def result(actual: dict[str, Any]) -> np.ndarray:
+    return np.asarray(next(iter(actual.values())))
 
 
 class Checks:
@@ -44,32 +44,32 @@ class Checks:
         self.graphs = CudaLibrary.open(folder, graph=True, emulated=True)
         self.wanted = [result(self.plain.run({"x": x})) for x in X]
 
-    def is_wanted(self, found: Any, index: int) -> bool:
-        return bool(np.array_equal(found, self.wanted[index]))
+    def is_wanted(self, result: Any, index: int) -> bool:
+        return bool(np.array_equal(result, self.wanted[index]))
 
     def on_gpu(self, index: int) -> Any:
         return self.plain._device.put(X[index])
 
-    def pulled(self, found: dict[str, Any]) -> np.ndarray:
-        return self.plain._device.pull(next(iter(found.values())))
+    def pulled(self, result: dict[str, Any]) -> np.ndarray:
+        return self.plain._device.pull(next(iter(result.values())))
 
     def memory_of_preparing_is_given_back(self) -> bool:
         return 0 < self.opened == self.released
 
     def arrays_by_graphs(self) -> bool:
-        found = [self.is_wanted(result(self.graphs.run({"x": x})), index) for index, x in enumerate(X)]
-        return all(found) and len(self.graphs._machine(0)._graphs) == 1
+        actual = [self.is_wanted(result(self.graphs.run({"x": x})), index) for index, x in enumerate(X)]
+        return all(actual) and len(self.graphs._machine(0)._graphs) == 1
 
     def batches_by_graphs(self) -> bool:
         """A larger batch moves the workspace, which captured runs have to notice."""
         large = np.concatenate(X)
-        found = [self.graphs.run({"x": x}) for x in (X[0], large, X[1][:1], X[1])]
+        actual = [self.graphs.run({"x": x}) for x in (X[0], large, X[1][:1], X[1])]
         wanted = [self.wanted[0], np.concatenate(self.wanted), self.wanted[1][:1], self.wanted[1]]
-        return all(np.array_equal(result(f), w) for f, w in zip(found, wanted, strict=True))
+        return all(np.array_equal(result(f), w) for f, w in zip(actual, wanted, strict=True))
 
     def tensors_stay_on_the_gpu(self) -> bool:
-        found = self.plain.run({"x": self.on_gpu(1)})
-        return not isinstance(next(iter(found.values())), np.ndarray) and self.is_wanted(self.pulled(found), 1)
+        result = self.plain.run({"x": self.on_gpu(1)})
+        return not isinstance(next(iter(result.values())), np.ndarray) and self.is_wanted(self.pulled(result), 1)
 
     def tensors_by_graphs(self) -> bool:
         x = self.on_gpu(0)
@@ -104,10 +104,10 @@ class Checks:
             current_stream=lambda _index: SimpleNamespace(cuda_stream=stream.value)
         )
         try:
-            found = self.plain.run({"x": tensor(self.on_gpu(2))})
+            result = self.plain.run({"x": tensor(self.on_gpu(2))})
         finally:
             del sys.modules["torch"]
-        output = next(iter(found.values()))
+        output = next(iter(result.values()))
         is_there = stream.value in self.plain._local.machines
         return is_there and type(output) is wrapped and self.is_wanted(self.plain._device.pull(output.inside), 2)
 
@@ -116,19 +116,19 @@ class Checks:
         return next(iter(self.plain.run({"x": empty}).values())).shape == (0, 10)
 
     def threads_share_a_library(self) -> bool:
-        found: dict[tuple[int, int], bool] = {}
+        actual: dict[tuple[int, int], bool] = {}
 
         def work(number: int) -> None:
             for turn in range(3):
                 library = (self.plain, self.graphs)[number % 2]
-                found[number, turn] = self.is_wanted(result(library.run({"x": X[turn]})), turn)
+                actual[number, turn] = self.is_wanted(result(library.run({"x": X[turn]})), turn)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return len(found) == 12 and all(found.values())
+        return len(actual) == 12 and all(actual.values())
 
     def too_large_a_batch(self) -> str:
         os.environ["PTQC_EMULATED_MEMORY"] = str(used() + (1 << 20))
@@ -156,10 +156,10 @@ def main(artifact: Path, room: Path) -> None:
         checks.threads_share_a_library,
         checks.too_large_a_batch,
     ]
-    found = {way.__name__: way() for way in ways}
-    found["wanted"] = [array.tolist() for array in checks.wanted]
-    found["tvm"] = "tvm" in sys.modules
-    print(json.dumps(found))
+    result = {way.__name__: way() for way in ways}
+    result["wanted"] = [array.tolist() for array in checks.wanted]
+    result["tvm"] = "tvm" in sys.modules
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

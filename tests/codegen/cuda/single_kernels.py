@@ -33,11 +33,11 @@ class Case:
     wanted: np.ndarray
     tolerance: float = 0.0
 
-    def off(self, found: np.ndarray) -> float:
+    def off(self, result: np.ndarray) -> float:
         """Integers that differ, or the distance as a share of the norm."""
         if self.wanted.dtype.kind == "u":
-            return float(np.count_nonzero(found != self.wanted))
-        distance = np.linalg.norm(found.astype(np.float64) - self.wanted) / np.linalg.norm(self.wanted)
+            return float(np.count_nonzero(result != self.wanted))
+        distance = np.linalg.norm(result.astype(np.float64) - self.wanted) / np.linalg.norm(self.wanted)
         return float("inf") if np.isnan(distance) else float(distance)
 
 
@@ -70,17 +70,17 @@ def verdicts(made: Any, cases: Mapping[str, Case], change: Callable[[str], str],
     if ptx == made.image.ptx:
         return ["changes nothing"]
     room.mkdir()
-    told = room / "told.json"
+    file = room / "told.json"
     if pid := os.fork():
         os.waitpid(pid, 0)
-        return json.loads(told.read_text()) if told.is_file() else ["crashed"]
+        return json.loads(file.read_text()) if file.is_file() else ["crashed"]
     try:
         image = room / made.image.path.name
         image.write_bytes(made.image.path.read_bytes())
         loaded = replace(made, image=replace(made.image, path=image, ptx=ptx)).emulated()
-        told.write_text(json.dumps([verdict(loaded, cases, ptx, order) for order in ORDERS]))
+        file.write_text(json.dumps([verdict(loaded, cases, ptx, order) for order in ORDERS]))
     except Exception as error:  # PTX that the emulator does not know
-        told.write_text(json.dumps([f"is refused: {error}"[:300]]))
+        file.write_text(json.dumps([f"is refused: {error}"[:300]]))
     finally:
         os._exit(0)
 
@@ -120,8 +120,8 @@ def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
             for name, code in each.items()
         }
         serialized = [name for each in made.image.codes.values() for name, code in each.items() if code.is_serialized]
-        told = {"off": off, "wrong": wrong, "spilled": spilled, "serialized": serialized}
-        print(json.dumps({**told, "tensor_core_instructions": counted}))
+        record = {"off": off, "wrong": wrong, "spilled": spilled, "serialized": serialized}
+        print(json.dumps({**record, "tensor_core_instructions": counted}))
         return
     planted = drawn.FAULTS if faults == ["all faults"] else {name: drawn.FAULTS[name] for name in faults}
     verdicts_of = {

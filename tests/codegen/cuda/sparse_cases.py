@@ -60,12 +60,12 @@ def case(levels: np.ndarray, cut: TileCut, seed: int, window: Window, outputs: i
     """A layer with random codes. ends: inputs are 0 or 255."""
     shape = (outputs, window.channels, *window.kernel)
     weights = two_of_four(np.random.default_rng(seed).choice(levels, shape).astype(np.int8), seed)
-    found = Drawn.of(weights, seed, window, ends=ends)
+    result = Drawn.of(weights, seed, window, ends=ends)
     codes = SparseCodes.of(weights)
     assert codes is not None
     coding = codes.coding()
     tiles = Tiles(window, outputs, cut, coding.bits, is_sparse=True)
-    return found.case(mma_sparse.write(tiles, coding, codes, found.layer(window, weights)))
+    return result.case(mma_sparse.write(tiles, coding, codes, result.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:
@@ -75,5 +75,5 @@ def cases(kind: str) -> Iterator[tuple[str, Case]]:
     chosen = codes if kind == "all" else {name: codes[name] for name in ("8 bits", "3 bits")}
     windows, cuts = list(WINDOWS.items()), list(CUTS.items())
     for seed, (name, levels) in enumerate(chosen.items()):
-        (place, (window, outputs)), (told, cut) = windows[seed % len(windows)], cuts[seed % len(cuts)]
-        yield f"{name}, {place}, {told}", case(levels, cut, seed, window, outputs, ends=name == "the ends")
+        (place, (window, outputs)), (label, cut) = windows[seed % len(windows)], cuts[seed % len(cuts)]
+        yield f"{name}, {place}, {label}", case(levels, cut, seed, window, outputs, ends=name == "the ends")

@@ -64,9 +64,9 @@ def test_sparse_products_take_half_the_multiplications_and_fewer_bytes(layer: st
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_all_candidates_can_be_launched(bits: int, is_sparse: bool) -> None:
     window, outputs = LAYERS["a window"]
-    found = list(costs.candidates(window, outputs, bits, 512, is_sparse=is_sparse))
-    assert len(found) > 50
-    for tiles in found:
+    result = list(costs.candidates(window, outputs, bits, 512, is_sparse=is_sparse))
+    assert len(result) > 50
+    for tiles in result:
         assert tiles.shared_bytes + 512 <= 48 * 1024
         assert 64 <= tiles.threads <= 512
         assert tiles.cut.rows % tiles.warp_rows == 0

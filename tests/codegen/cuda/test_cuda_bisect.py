@@ -65,9 +65,9 @@ def test_the_first_kernel_that_differs_is_named(
 ) -> None:
     out = with_ptx(artifact, tmp_path, "cvt.rni.f32.f32", "cvt.rmi.f32.f32")
     assert main(["bisect", str(out)]) == 70
-    told = capsys.readouterr().err
-    assert "the first kernel that differs makes" in told
-    assert "(input: " in told
+    text = capsys.readouterr().err
+    assert "the first kernel that differs makes" in text
+    assert "(input: " in text
 
 
 @pytest.fixture
@@ -89,17 +89,17 @@ def both(artifact: Artifact, tmp_path: Path) -> Artifact:
 
 @pytest.mark.slow
 def test_a_library_for_processors_beside_it_is_compared_too(both: Artifact, tmp_path: Path) -> None:
-    found = ptqc.bisect(both.folder)
-    assert found.first is None
-    of_processors, of_gpus = found.libraries
+    result = ptqc.bisect(both.folder)
+    assert result.first is None
+    of_processors, of_gpus = result.libraries
     assert of_gpus == "cuda, in the emulator of PTX" != of_processors
-    assert found.runs == ["lowest", "highest", "zero", "random"]
-    told = ptqc.verify(both.folder).checks["library"]
-    assert "the native library gives the recorded outputs" in told
-    assert "the CUDA library gives the recorded outputs" in told
+    assert result.runs == ["lowest", "highest", "zero", "random"]
+    compared = ptqc.verify(both.folder).checks["library"]
+    assert "the native library gives the recorded outputs" in compared
+    assert "the CUDA library gives the recorded outputs" in compared
     changed = ptqc.bisect(with_ptx(both, tmp_path, "cvt.rni.f32.f32", "cvt.rmi.f32.f32"))
     assert changed.first is not None
-    assert changed.integers == found.integers
+    assert changed.integers == result.integers
 
 
 @pytest.mark.long
@@ -147,8 +147,8 @@ def test_what_did_not_run_end_to_end_is_not_told_as_such(artifact: Artifact, mon
         return Emulated([[] for _ in runs], [], {"a": 0.5})
 
     monkeypatch.setattr(bisect, "emulate", emulated)
-    found = ptqc.bisect(artifact.folder)
-    told = ", in the emulator of PTX, kernel by kernel on the first sample of each; of 1 large kernels a part"
-    assert str(found).endswith("in 4 runs (lowest, highest, zero, random) of the library for cuda" + told)
-    assert found.to_json()["different_end_to_end"] is None
-    assert not found.to_json()["is_whole"]
+    result = ptqc.bisect(artifact.folder)
+    text = ", in the emulator of PTX, kernel by kernel on the first sample of each; of 1 large kernels a part"
+    assert str(result).endswith("in 4 runs (lowest, highest, zero, random) of the library for cuda" + text)
+    assert result.to_json()["different_end_to_end"] is None
+    assert not result.to_json()["is_whole"]

@@ -39,29 +39,29 @@ def module(text: str = "main") -> Any:
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was really compiled, by the chips."""
-    found: list[str] = []
+    result: list[str] = []
 
     def link(_module: Any, _tools: Any, gpus: Sequence[str], room: Path, path: Path) -> Image:
-        found.append(",".join(gpus))
+        result.append(",".join(gpus))
         path.write_bytes(b"library")
         (room / "abc.fatbin").write_bytes(b"image")
         return Image(room / "abc.fatbin", "ptx", {gpu: {"dense": CODE} for gpu in gpus})
 
     monkeypatch.setattr(package, "link", link)
-    return found
+    return result
 
 
 def test_a_library_and_its_image_are_built_once(links: list[str], tmp_path: Path) -> None:
-    store, found = Store(tmp_path / "store"), []
+    store, result = Store(tmp_path / "store"), []
     for name in "ab":
         room = tmp_path / name
         room.mkdir()
         image = package.write_library(module(), TOOLS, ["sm_80", "sm_90a"], room, room / "cuda.so", store)
-        found.append((image.path.read_bytes(), image.ptx, image.codes, (room / "cuda.so").read_bytes()))
+        result.append((image.path.read_bytes(), image.ptx, image.codes, (room / "cuda.so").read_bytes()))
         assert image.path.parent == room
     assert links == ["sm_80,sm_90a"]
-    assert found[0] == found[1]
-    assert found[0][2] == {"sm_80": {"dense": CODE}, "sm_90a": {"dense": CODE}}
+    assert result[0] == result[1]
+    assert result[0][2] == {"sm_80": {"dense": CODE}, "sm_90a": {"dense": CODE}}
 
 
 def test_without_a_store_it_is_built_every_time(links: list[str], tmp_path: Path) -> None:

@@ -30,14 +30,14 @@ def test_a_library_runs_in_all_ways(artifact: Artifact, tmp_path: Path) -> None:
     command = [sys.executable, str(script), str(artifact.folder), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    for seed, outputs in enumerate(found.pop("wanted")):
+    result = json.loads(done.stdout.splitlines()[-1])
+    for seed, outputs in enumerate(result.pop("wanted")):
         x = np.random.default_rng(seed).standard_normal((2, 3, 8, 8)).astype(np.float32)
         np.testing.assert_allclose(outputs, next(iter(artifact.run({"x": x}).values())), rtol=1e-5, atol=1e-5)
-    assert found.pop("tvm") is False
-    told = found.pop("too_large_a_batch")
-    assert told.startswith("cuda:0 has no memory left for a run of 5000 samples: give fewer samples at a time")
-    assert {name: is_right for name, is_right in found.items() if not is_right} == {}
+    assert result.pop("tvm") is False
+    record = result.pop("too_large_a_batch")
+    assert record.startswith("cuda:0 has no memory left for a run of 5000 samples: give fewer samples at a time")
+    assert {name: is_right for name, is_right in result.items() if not is_right} == {}
 
 
 def test_without_a_gpu_it_is_told(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:

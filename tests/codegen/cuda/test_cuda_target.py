@@ -42,15 +42,15 @@ def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
     built = target.TARGET.build(
         TargetInput(made.lowered, file, FEEDS, FEEDS, made.model, {}), options, tmp_path / "store", tmp_path
     )
-    found = built.document
-    assert found["verification"]["end_to_end_different"] == {}
-    assert found["verification"]["integers_compared"] > 1000
-    assert (found["steps"]["dense_mma"], found["steps"]["depthwise_dp4a"]) == (3, 1)
-    assert found["verified"].startswith("0 of ")
-    assert found["verified"].endswith("in the emulator of PTX; not run on a GPU")
-    assert list(found["gpus"]) == ["sm_80", "sm_90a"]
-    assert all(code["registers"] > 0 and code["spilled_bytes"] == 0 for code in found["gpus"].values())
-    assert all(code["tensor_core_instructions"] > 0 for code in found["gpus"].values())
+    result = built.document
+    assert result["verification"]["end_to_end_different"] == {}
+    assert result["verification"]["integers_compared"] > 1000
+    assert (result["steps"]["dense_mma"], result["steps"]["depthwise_dp4a"]) == (3, 1)
+    assert result["verified"].startswith("0 of ")
+    assert result["verified"].endswith("in the emulator of PTX; not run on a GPU")
+    assert list(result["gpus"]) == ["sm_80", "sm_90a"]
+    assert all(code["registers"] > 0 and code["spilled_bytes"] == 0 for code in result["gpus"].values())
+    assert all(code["tensor_core_instructions"] > 0 for code in result["gpus"].values())
     kernels = json.loads(built.files["kernels.json"].read_text())
     products = {call["kernel"] for call in kernels["libraries"]["cuda"]["calls"] if call["family"] == "dense_mma"}
     predicted = kernels["predicted_microseconds_of_a_sample"]
@@ -68,18 +68,18 @@ def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "cropped"])
 def test_a_fault_in_the_kernels_is_found(how: str, tmp_path: Path) -> None:
-    found = planted(how, 1, tmp_path, "none", *FEW)
-    assert found == {"none": [NOTHING]}
+    result = planted(how, 1, tmp_path, "none", *FEW)
+    assert result == {"none": [NOTHING]}
 
 
 @needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "cropped"])
 def test_at_most_two_of_many_faults_stay_unnoticed(how: str, tmp_path: Path) -> None:
-    found = planted(how, 3, tmp_path)
+    result = planted(how, 3, tmp_path)
     assert len(FAULTS) >= 40
-    assert found.pop("none") == [NOTHING]
-    assert len(found) <= 2, found
+    assert result.pop("none") == [NOTHING]
+    assert len(result) <= 2, result
 
 
 NOTHING = "changes nothing"
@@ -89,9 +89,9 @@ def planted(how: str, orders: int, folder: Path, *faults: str) -> dict[str, list
     """What is said of faults that do not stop the verification with threads in every order."""
     done = process("faulty_kernels", how, str(orders), str(folder), *faults)
     assert done.problem is None, done.errors
-    found = json.loads(done.said)
+    result = json.loads(done.said)
     stops = re.compile("the native library differs from the ONNX file at |.* of the emulator of ptqc: |crashed")
-    return {name: told for name, told in found.items() if not all(map(stops.match, told))}
+    return {name: messages for name, messages in result.items() if not all(map(stops.match, messages))}
 
 
 @needs_nvcc
@@ -100,9 +100,9 @@ def planted(how: str, orders: int, folder: Path, *faults: str) -> dict[str, list
 def test_networks_of_many_operators(kind: str, tmp_path: Path) -> None:
     done = process("emulated_networks", kind, str(tmp_path))
     assert done.problem is None, done.errors
-    found = json.loads(done.said)
-    assert found["wrong"] == {}
-    assert found["integers"] + found["reals"] > 1000
+    result = json.loads(done.said)
+    assert result["wrong"] == {}
+    assert result["integers"] + result["reals"] > 1000
 
 
 def test_a_node_without_a_kernel_is_named_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,12 +178,12 @@ def test_the_assembler_contracts_no_products_and_sums(tmp_path: Path) -> None:
         asm("{{.reg .f32 t; mul{0}.f32 t, %1, %2; add{0}.f32 %0, t, %3;}}"
             : "=f"(x[0]) : "f"(x[1]), "f"(x[2]), "f"(x[3]));
     }}"""
-    found = []
+    result = []
     for name, rounding in (("free", ""), ("fixed", ".rn")):
         (tmp_path / name).mkdir()
         Toolkit.require().compile(text.format(rounding), ["sm_80"], tmp_path / name, "k")
-        found.append((tmp_path / name / "k.sm_80.cubin").read_bytes())
-    assert found[0] == found[1]
+        result.append((tmp_path / name / "k.sm_80.cubin").read_bytes())
+    assert result[0] == result[1]
 
 
 @needs_nvcc

@@ -46,21 +46,21 @@ def loose(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def resolve(artifact: Artifact, output: Path, budget: str, **options: Any) -> Artifact:
-    given = {"output": output, "cache": artifact.folder.parent / "cache", "target": "cuda", **options}
+    values = {"output": output, "cache": artifact.folder.parent / "cache", "target": "cuda", **options}
     with quick():
-        return ptqc.resolve(artifact.folder, budget=budget, **given)
+        return ptqc.resolve(artifact.folder, budget=budget, **values)
 
 
 def test_a_latency_is_told_as_predicted(loose: Artifact) -> None:
-    told = loose.manifest["latency"]
+    record = loose.manifest["latency"]
     assert kept_budgets(loose) == {"latency": True}
-    assert told["runtime"] == (
+    assert record["runtime"] == (
         "the CUDA library on A100 40 GB (sm_80), RTX 3090 (sm_86), L4 (sm_89), H100 SXM (sm_90a), the slowest of them"
     )
-    assert told["measured_ms"] is told["conversions"]["measured_us"] is None
-    assert all(entry["measured_us"] is None for entry in told["operators"])
-    predicted = sum(o["predicted_us"] for o in told["operators"]) + told["conversions"]["predicted_us"]
-    assert predicted == pytest.approx(1000 * told["predicted_ms"])
+    assert record["measured_ms"] is record["conversions"]["measured_us"] is None
+    assert all(entry["measured_us"] is None for entry in record["operators"])
+    predicted = sum(o["predicted_us"] for o in record["operators"]) + record["conversions"]["predicted_us"]
+    assert predicted == pytest.approx(1000 * record["predicted_ms"])
     assert "not measured, of the budget of 50 ms@cuda" in " ".join(loose.summary().split())
     assert "predicted from the figures of chips" in (loose.folder / "report.html").read_text()
 
@@ -84,25 +84,25 @@ def test_a_latency_is_told_as_measured_where_there_is_a_gpu(
 ) -> None:
     """Predicted times stand in for those of a GPU."""
 
-    def predicted(graphs: Any, samples: Any, choices: Any, *given: Any, **more: Any) -> Any:
-        return timed(graphs, samples, lambda batching: replace(choices(batching), device=None), *given, **more)
+    def predicted(graphs: Any, samples: Any, choices: Any, *arguments: Any, **more: Any) -> Any:
+        return timed(graphs, samples, lambda batching: replace(choices(batching), device=None), *arguments, **more)
 
     monkeypatch.setattr(cuda, "find", lambda: A100)
     monkeypatch.setattr(timer, "timed", predicted)
-    found = resolve(loose, tmp_path / "measured", "50ms@cuda", gpu="sm_80")
-    told = found.manifest["latency"]
-    assert told["runtime"] == "the CUDA library on A100 (sm_80, driver 580.65)"
-    assert told["measured_ms"] > 0
-    assert told["times"]["is_measured"]
-    assert "not measured" not in " ".join(found.summary().split())
+    result = resolve(loose, tmp_path / "measured", "50ms@cuda", gpu="sm_80")
+    record = result.manifest["latency"]
+    assert record["runtime"] == "the CUDA library on A100 (sm_80, driver 580.65)"
+    assert record["measured_ms"] > 0
+    assert record["times"]["is_measured"]
+    assert "not measured" not in " ".join(result.summary().split())
 
 
 @pytest.mark.slow
 def test_a_tighter_latency_is_met_and_one_beyond_all_choices_refused(loose: Artifact, tmp_path: Path) -> None:
-    found = loose.manifest["latency"]
-    on_codes = sum(o["integer_us"] for o in found["operators"]) / 1000
-    assert on_codes < found["predicted_ms"]
-    tight = resolve(loose, tmp_path / "tight", f"{1000 * found['predicted_ms'] - 1}us@cuda", gpu="sm_89,sm_80")
+    result = loose.manifest["latency"]
+    on_codes = sum(o["integer_us"] for o in result["operators"]) / 1000
+    assert on_codes < result["predicted_ms"]
+    tight = resolve(loose, tmp_path / "tight", f"{1000 * result['predicted_ms'] - 1}us@cuda", gpu="sm_89,sm_80")
     runtime = "the CUDA library on A100 40 GB (sm_80), L4 (sm_89), the slowest of them"
     assert tight.manifest["latency"]["runtime"] == runtime
     computed = {how for entry in tight.plan["weights"] for how in entry["layers"].values()}

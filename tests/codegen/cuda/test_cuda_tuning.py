@@ -87,17 +87,17 @@ def test_equal_layers_share_a_kernel_and_those_with_zeros_have_another_key(progr
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_90a", "sm_100"])
 def test_few_variants_are_tried_of_several_sizes_and_of_both_families(gpu: str, program: Program) -> None:
     for one in program.steps:
-        found = tried(one, gpu)
-        assert one.kernel.cut(found[0]).name == one.kernel.name
-        assert len({variant.label for variant in found}) == len(found) == 8
-        sizes = [(variant.family, variant.tiles.cut.rows, variant.tiles.cut.columns) for variant in found]
+        result = tried(one, gpu)
+        assert one.kernel.cut(result[0]).name == one.kernel.name
+        assert len({variant.label for variant in result}) == len(result) == 8
+        sizes = [(variant.family, variant.tiles.cut.rows, variant.tiles.cut.columns) for variant in result]
         assert max(map(sizes.count, sizes)) <= 2
-        assert {variant.family for variant in found} == {
+        assert {variant.family for variant in result} == {
             variant.family
             for variant in one.kernel.alternatives.cuts  # type: ignore[union-attr]
             if variant.gpu in ("", gpu)
         }
-        assert ("group_mma" in {variant.family for variant in found}) == (gpu == "sm_90a")
+        assert ("group_mma" in {variant.family for variant in result}) == (gpu == "sm_90a")
 
 
 def test_what_is_predicted_to_be_the_fastest_on_the_chip_is_tried(program: Program) -> None:
@@ -118,13 +118,13 @@ class Measured:
     def times(self, _layouts: Any, candidates: Mapping[str, Any], _seconds: float) -> tuple[list[TrialTimes], str]:
         """For each size of batch that `KernelTimer` or `Measuring` asks for."""
         self.asked.append(list(candidates))
-        found = []
+        result = []
         for key, (_, variants) in list(candidates.items())[: self.most]:
             shares = dict(zip(variants, np.linspace(1, 0.5, len(variants)).tolist(), strict=True))
             sizes = 1 if len(variants) == 1 else 2
             times = {label: (10 * share, 100 * share)[:sizes] for label, share in shares.items()}
-            found.append(TrialTimes(key, times, shares, {}))
-        return found, self.problem
+            result.append(TrialTimes(key, times, shares, {}))
+        return result, self.problem
 
 
 def measure(program: Program, timer: Any, folder: Path, done: Callable[[str], object] = str) -> GpuTimes:
@@ -148,8 +148,8 @@ def times(few: Program, tmp_path_factory: pytest.TempPathFactory) -> GpuTimes:
 
 
 def test_the_fastest_variants_are_taken(few: Program, times: GpuTimes) -> None:
-    found, again = tuned(few, times), tuned(few, GpuTimes.from_json(times.to_json()))
-    for before, after, same in zip(few.steps, found.steps, again.steps, strict=True):
+    result, again = tuned(few, times), tuned(few, GpuTimes.from_json(times.to_json()))
+    for before, after, same in zip(few.steps, result.steps, again.steps, strict=True):
         last = before.kernel.cut(tried(before, "sm_80")[-1])
         assert after.kernel.name == same.kernel.name == last.name != before.kernel.name
     assert times.report["tuning"]["of_first"] == [0.5] * 2
@@ -159,9 +159,9 @@ def test_the_fastest_variants_are_taken(few: Program, times: GpuTimes) -> None:
 
 def test_what_was_measured_once_is_not_measured_again(few: Program, tmp_path: Path) -> None:
     first, second = Measured(), Measured()
-    found = measure(few, first, tmp_path)
+    result = measure(few, first, tmp_path)
     assert first.asked == [list(tunable(few))]
-    assert measure(few, second, tmp_path) == found
+    assert measure(few, second, tmp_path) == result
     assert second.asked == []
     for other in (L4, replace(A100, driver="590.1"), replace(A100, is_emulator=True)):
         third = Measured(other)
@@ -205,10 +205,10 @@ def test_a_variant_that_there_is_none_of_is_refused(few: Program, times: GpuTime
 
 def test_kernels_of_a_budget_are_timed_once(few: Program, tmp_path: Path) -> None:
     first, again = Measured(), Measured()
-    found = KernelTimer(first, Store(tmp_path))(few)  # type: ignore[arg-type]
-    assert found == [10.0] * 3
+    result = KernelTimer(first, Store(tmp_path))(few)  # type: ignore[arg-type]
+    assert result == [10.0] * 3
     assert first.asked == [list(dict.fromkeys(one.kernel.name for one in few.steps))]
-    assert KernelTimer(again, Store(tmp_path))(few) == found  # type: ignore[arg-type]
+    assert KernelTimer(again, Store(tmp_path))(few) == result  # type: ignore[arg-type]
     assert again.asked == []
 
 
@@ -288,8 +288,8 @@ def test_a_failure_ends_a_compile_only_where_times_were_asked_for(monkeypatch: p
 
     monkeypatch.setattr(tuner, "_measured", failing)
     choices, graph = CudaChoices(Batching(None), ("sm_80",)), SimpleNamespace()
-    found = Tuner(A100).tuned(graph, [], choices)  # type: ignore[arg-type]
-    assert (found.times, found.untuned) == (None, "the GPU fell off the bus")
+    result = Tuner(A100).tuned(graph, [], choices)  # type: ignore[arg-type]
+    assert (result.times, result.untuned) == (None, "the GPU fell off the bus")
     with pytest.raises(TargetError, match="fell off the bus"):
         Tuner(A100, is_asked=True).tuned(graph, [], choices)  # type: ignore[arg-type]
 
@@ -309,12 +309,12 @@ def test_variants_are_built_run_and_timed_by_another_process(tmp_path: Path) -> 
     """On the emulator, which this test names as the device: a compile never does."""
     done = process("tuned_kernels", str(tmp_path))
     assert done.problem is None, done.errors
-    found = json.loads(done.said)
-    (kernel,) = found["kernels"].values()
+    result = json.loads(done.said)
+    (kernel,) = result["kernels"].values()
     assert len(kernel["times"]["microseconds"]) == 2
     assert all(each > 0 for (each,) in kernel["times"]["microseconds"].values())
     assert kernel["times"]["dropped"] == {}
-    assert found["missing"] == ""
+    assert result["missing"] == ""
 
 
 @needs_nvcc

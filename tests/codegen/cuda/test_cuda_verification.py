@@ -29,9 +29,9 @@ def test_what_was_cropped_is_told() -> None:
 
 def test_what_differs_end_to_end_alone_lies_behind_float_parts() -> None:
     whole = {"integers_compared": 48_000, "end_to_end_different": {}, "end_to_end_rounded": {}}
-    told = "0 of 48,000 integers differ from model.onnx{}, in the emulator of PTX; not run on a GPU"
-    assert verification.summary(whole) == told.format("")
-    after = told.format("; 1,200 differ end to end, all after 3 roundings of float parts")
+    text = "0 of 48,000 integers differ from model.onnx{}, in the emulator of PTX; not run on a GPU"
+    assert verification.summary(whole) == text.format("")
+    after = text.format("; 1,200 differ end to end, all after 3 roundings of float parts")
     different = {"end_to_end_different": {"a": 1_000, "b": 200}, "end_to_end_rounded": {"a": 3}}
     assert verification.summary(whole | different) == after
 

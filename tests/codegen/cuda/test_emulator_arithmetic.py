@@ -100,13 +100,13 @@ def shifted(a: Values, by: Values, width: int) -> Values:
 
 
 def permuted(a: Values, b: Values, how: Values) -> Values:
-    found = []
+    result = []
     for low, high, places in zip(a, b, how, strict=True):
         data = int(low).to_bytes(4, "little") + int(high).to_bytes(4, "little")
         taken = [(int(places) >> 4 * i) & 15 for i in range(4)]
         made = [(0xFF if data[n & 7] & 0x80 else 0) if n & 8 else data[n & 7] for n in taken]
-        found.append(int.from_bytes(bytes(made), "little"))
-    return np.array(found, object)
+        result.append(int.from_bytes(bytes(made), "little"))
+    return np.array(result, object)
 
 
 def dot(a: Values, b: Values, c: Values, left: str, right: str) -> Values:
@@ -124,13 +124,13 @@ def dot_words(a: Values, b: Values, c: Values, left: str, right: str) -> Values:
 
 def towards_zero(a: Values, b: Values, exactly: Callable[[Fraction, Fraction], Fraction]) -> Values:
     """Of finite results: the nearest number, or its neighbour where that is farther from zero than what is exact."""
-    found = np.array(exactly(a, b), np.float32)  # type: ignore[arg-type]
-    for i, (x, y, near) in enumerate(zip(a, b, found, strict=True)):
+    result = np.array(exactly(a, b), np.float32)  # type: ignore[arg-type]
+    for i, (x, y, near) in enumerate(zip(a, b, result, strict=True)):
         if np.isinf(near) and np.isfinite(x) and np.isfinite(y):
-            found[i] = np.copysign(np.finfo(np.float32).max, near)
+            result[i] = np.copysign(np.finfo(np.float32).max, near)
         elif np.isfinite(near) and abs(Fraction(float(near))) > abs(exactly(Fraction(float(x)), Fraction(float(y)))):
-            found[i] = np.nextafter(near, np.float32(0))
-    return found
+            result[i] = np.nextafter(near, np.float32(0))
+    return result
 
 
 def e4m3(values: Values) -> Values:
@@ -264,7 +264,7 @@ def text_of(name: str, case: Case) -> str:
 
 def inputs(case: Case) -> list[Values]:
     random = np.random.default_rng(0)
-    found = []
+    result = []
     for place, kind in enumerate(case.given.split()):
         dtype = typed(kind)
         if kind[0] == "f":
@@ -275,10 +275,10 @@ def inputs(case: Case) -> list[Values]:
             edges = np.resize(np.roll(np.array(EDGES, np.uint64), 3 * place), THREADS // 2)
             many = random.integers(0, 2**64, THREADS - len(edges), dtype=np.uint64)
             values = np.concatenate([edges, many]).astype(f"u{dtype.itemsize}").view(dtype)
-        found.append(values)
+        result.append(values)
     if case.code.startswith(("div.s", "rem")):
-        found[1] = np.where(np.isin(found[1], (0, -1)), 7, found[1]).astype(found[1].dtype)
-    return found
+        result[1] = np.where(np.isin(result[1], (0, -1)), 7, result[1]).astype(result[1].dtype)
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -291,14 +291,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
 def test_an_instruction_gives_what_numpy_gives(name: str, built: Emulated) -> None:
     case, given = CASES[name], [aligned(values) for values in inputs(CASES[name])]
     dtype = typed(case.made)
-    found = aligned(np.zeros(THREADS, dtype))
-    assert built(f"k{list(CASES).index(name)}", *given, found, threads=THREADS) == ""
+    result = aligned(np.zeros(THREADS, dtype))
+    assert built(f"k{list(CASES).index(name)}", *given, result, threads=THREADS) == ""
     with np.errstate(all="ignore"):
         wanted = np.asarray(case.reference(*given))
     if wanted.dtype == object or dtype.kind in "ui":
         wanted = np.array([int(value) % 2 ** (8 * dtype.itemsize) for value in wanted], np.uint64)
         wanted = wanted.astype(f"u{dtype.itemsize}").view(dtype)
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.long
@@ -310,18 +310,18 @@ def test_every_number_of_fp8_and_every_middle_is_rounded_as_onnx_runtime_does(tm
     near = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
     beyond = np.array([449, 464, 480, 1e30, -449, -464, np.inf, -np.inf, 1e-45, -1e-45], np.float32)
     x = np.concatenate([finite, middles, *near, beyond]).astype(np.float32)
-    given = aligned(np.resize(x, (len(x) + 31) // 32 * 32))
-    found = aligned(np.zeros(len(given), np.uint16))
+    value = aligned(np.resize(x, (len(x) + 31) // 32 * 32))
+    result = aligned(np.zeros(len(value), np.uint16))
     case = Case("f32", "u16", "cvt.rn.satfinite.e4m3x2.f32 D, 0f3F800000, A;", e4m3)
-    assert Emulated([text_of("k", case)], tmp_path)("k", given, found, threads=len(given)) == ""
+    assert Emulated([text_of("k", case)], tmp_path)("k", value, result, threads=len(value)) == ""
     graph = """<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float8e4m3fn[N] y) {
         s = Constant <value_float = 1.0> ()
         y = QuantizeLinear <output_dtype = 17> (x, s)
     }"""
     session = onnxruntime.InferenceSession(onnx.parser.parse_model(graph).SerializeToString())
-    (wanted,) = session.run(["y"], {"x": given})
-    np.testing.assert_array_equal(found & 255, wanted)
-    np.testing.assert_array_equal(found >> 8, 0x38)
+    (wanted,) = session.run(["y"], {"x": value})
+    np.testing.assert_array_equal(result & 255, wanted)
+    np.testing.assert_array_equal(result >> 8, 0x38)
 
 
 @pytest.mark.parametrize(

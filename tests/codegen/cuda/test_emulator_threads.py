@@ -166,52 +166,52 @@ def numbers(count: int) -> np.ndarray:
 @pytest.mark.long
 @pytest.mark.parametrize("order", ORDERS)
 def test_threads_meet_at_a_barrier(order: int, built: Emulated) -> None:
-    found = numbers(128)
-    assert built("exchange", found, threads=128, order=order) == ""
-    np.testing.assert_array_equal(found, (np.arange(128) + 33) % 128)
+    result = numbers(128)
+    assert built("exchange", result, threads=128, order=order) == ""
+    np.testing.assert_array_equal(result, (np.arange(128) + 33) % 128)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_barrier_left_out_gives_something_else(order: int, built: Emulated) -> None:
-    found = numbers(128)
-    assert built("no_barrier", found, threads=128, order=order) == ""
-    assert (found != (np.arange(128) + 33) % 128).any()
+    result = numbers(128)
+    assert built("no_barrier", result, threads=128, order=order) == ""
+    assert (result != (np.arange(128) + 33) % 128).any()
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("name", "is_right"), [("copy", True), ("copy_late", False), ("copy_alone", False)])
 def test_a_copy_lands_when_its_thread_waits(name: str, is_right: bool, order: int, built: Emulated) -> None:
-    given, found = aligned(np.arange(128, dtype=np.uint32)), numbers(128)
-    assert built(name, given, found, order=order) == ""
-    assert np.array_equal(found.reshape(32, 4), np.roll(given.reshape(32, 4), -1, 0)) == is_right
+    value, result = aligned(np.arange(128, dtype=np.uint32)), numbers(128)
+    assert built(name, value, result, order=order) == ""
+    assert np.array_equal(result.reshape(32, 4), np.roll(value.reshape(32, 4), -1, 0)) == is_right
 
 
 def test_what_a_copy_does_not_take_becomes_zero(built: Emulated) -> None:
-    given, found = aligned(np.arange(128, dtype=np.uint32) + 1), numbers(128)
-    assert built("copy_part", given, found) == ""
-    np.testing.assert_array_equal(found.reshape(32, 4), np.roll(given.reshape(32, 4), -1, 0) * np.array([1, 0, 0, 0]))
+    value, result = aligned(np.arange(128, dtype=np.uint32) + 1), numbers(128)
+    assert built("copy_part", value, result) == ""
+    np.testing.assert_array_equal(result.reshape(32, 4), np.roll(value.reshape(32, 4), -1, 0) * np.array([1, 0, 0, 0]))
 
 
 def sources(name: str) -> tuple[np.ndarray, np.ndarray]:
     """The lane that each lane reads, and whether it is one of its segment, by the words of the PTX ISA."""
     lane = np.arange(LANES)
-    found = {"bfly": lane ^ 5, "down": lane + 8, "up": lane - 3, "idx": 7 + 0 * lane, "segments": lane + 2}[name]
-    inside = (found >= 0) & (found < LANES)
+    result = {"bfly": lane ^ 5, "down": lane + 8, "up": lane - 3, "idx": 7 + 0 * lane, "segments": lane + 2}[name]
+    inside = (result >= 0) & (result < LANES)
     if name == "segments":
-        inside = found // 8 == lane // 8
-    return np.where(inside, found, lane), inside
+        inside = result // 8 == lane // 8
+    return np.where(inside, result, lane), inside
 
 
 @pytest.mark.parametrize("name", ["bfly", "down", "up", "idx", "segments"])
 def test_a_shuffle_takes_from_another_lane(name: str, built: Emulated) -> None:
-    found, (source, inside) = numbers(64), sources(name)
-    assert built(name, found, threads=64, order=3) == ""
-    np.testing.assert_array_equal(found.reshape(2, LANES), np.tile(source * 10 + inside * 1000, (2, 1)))
+    result, (source, inside) = numbers(64), sources(name)
+    assert built(name, result, threads=64, order=3) == ""
+    np.testing.assert_array_equal(result.reshape(2, LANES), np.tile(source * 10 + inside * 1000, (2, 1)))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("deadlock", "threads wait for others that never come"),
         ("ended", "ended|ends while others wait"),
@@ -228,10 +228,10 @@ def test_a_shuffle_takes_from_another_lane(name: str, built: Emulated) -> None:
         ("selected", "a selector of metadata that is not 0"),
     ],
 )
-def test_what_a_gpu_leaves_undefined_ends_the_launch(name: str, told: str, order: int, built: Emulated) -> None:
+def test_what_a_gpu_leaves_undefined_ends_the_launch(name: str, expected: str, order: int, built: Emulated) -> None:
     arrays = [numbers(256) for _ in range(KERNELS[name][1])]
     problem = built(name, *arrays, order=order)
-    assert re.search(told, problem), problem
+    assert re.search(expected, problem), problem
     assert "of block 0, 0, 0" in problem
 
 
@@ -240,16 +240,16 @@ def test_a_block_with_too_many_threads_is_refused(built: Emulated) -> None:
 
 
 def test_blocks_know_their_place(built: Emulated) -> None:
-    found = numbers(320)
-    assert built("blocks", found, threads=64, blocks=5) == ""
-    np.testing.assert_array_equal(found, np.arange(320))
+    result = numbers(320)
+    assert built("blocks", result, threads=64, blocks=5) == ""
+    np.testing.assert_array_equal(result, np.arange(320))
 
 
 def test_a_share_of_the_blocks_is_spread_over_all_and_has_both_ends(built: Emulated) -> None:
-    found = [numbers(64 * 100) for _ in range(2)]
-    for order, array in enumerate(found):
+    result = [numbers(64 * 100) for _ in range(2)]
+    for order, array in enumerate(result):
         assert built("blocks", array, threads=64, blocks=100, share=0.1, order=order) == ""
-    ran = [array.reshape(100, 64)[:, 1] != 0 for array in found]
+    ran = [array.reshape(100, 64)[:, 1] != 0 for array in result]
     for blocks in ran:
         assert (blocks[0], blocks[-1]) == (True, True)
         assert (blocks.reshape(10, 10).sum(1) == 1).all()
@@ -264,27 +264,27 @@ def test_what_the_blocks_left_out_could_store_is_told(share: float, others: int,
 
 
 def test_a_table_of_the_module_is_read(built: Emulated) -> None:
-    found = numbers(LANES)
-    assert built("table", found) == ""
-    np.testing.assert_array_equal(found, (np.arange(LANES) % 4) ** 2)
+    result = numbers(LANES)
+    assert built("table", result) == ""
+    np.testing.assert_array_equal(result, (np.arange(LANES) % 4) ** 2)
 
 
 @pytest.mark.parametrize("name", ["local", "generic"])
 def test_memory_of_a_thread_and_generic_addresses(name: str, built: Emulated) -> None:
-    found = numbers(LANES)
-    assert built(name, found) == ""
-    np.testing.assert_array_equal(found, np.arange(LANES))
+    result = numbers(LANES)
+    assert built(name, result) == ""
+    np.testing.assert_array_equal(result, np.arange(LANES))
 
 
 def test_rows_of_matrices_go_to_groups_of_four_lanes(built: Emulated) -> None:
     """PTX ISA, ldmatrix: lane T gets, of each matrix, elements 2·(T % 4) and the next of row T / 4, of 16 bits each."""
     lines = aligned(np.random.default_rng(0).integers(0, 2**16, (LANES, 8)).astype(np.uint16))
-    found = aligned(np.zeros((LANES, 4, 2), np.uint16))
-    assert built("matrices", lines, found, order=1) == ""
+    result = aligned(np.zeros((LANES, 4, 2), np.uint16))
+    assert built("matrices", lines, result, order=1) == ""
     for lane in range(LANES):
         for matrix in range(4):
             row = lines[(matrix + 3 * (lane // 4)) % 32]
-            np.testing.assert_array_equal(found[lane, matrix], row[lane % 4 * 2 : lane % 4 * 2 + 2])
+            np.testing.assert_array_equal(result[lane, matrix], row[lane % 4 * 2 : lane % 4 * 2 + 2])
 
 
 def place_of_a(lane: int, i: int) -> tuple[int, int]:
@@ -319,11 +319,11 @@ def test_fragments_of_a_product_lie_as_the_tables_say(name: str, dtype: type[np.
         random.integers(-128, 128, (32, 8)).astype(np.int8),
         random.integers(-(2**31), 2**31, (16, 8)).astype(np.int32),
     )
-    given = fragments(a, place_of_a, 16), fragments(b, place_of_b, 8), fragments(c, place_of_c, 4)
-    found = aligned(np.zeros((LANES, 4), np.int32))
-    assert built(name, *given, found, order=2) == ""
+    values = fragments(a, place_of_a, 16), fragments(b, place_of_b, 8), fragments(c, place_of_c, 4)
+    result = aligned(np.zeros((LANES, 4), np.int32))
+    assert built(name, *values, result, order=2) == ""
     wanted = (a.astype(np.int64) @ b.astype(np.int64) + c).astype(np.int32)
-    np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
+    np.testing.assert_array_equal(result, fragments(wanted, place_of_c, 4))
 
 
 def test_a_sparse_product_takes_the_numbers_at_the_places_that_the_metadata_has(built: Emulated) -> None:
@@ -337,11 +337,11 @@ def test_a_sparse_product_takes_the_numbers_at_the_places_that_the_metadata_has(
     for lane in range(LANES):
         for bit in range(0, 32, 4):
             words[lane] |= np.uint32(both[sparse_tables.place_of_e(lane, bit)] << bit)
-    given = fragments(kept, sparse_tables.place_of_a, 16), fragments(b, sparse_tables.place_of_b, 16), words
-    found = aligned(np.zeros((LANES, 4), np.int32))
-    assert built("sparse", *given, fragments(c, place_of_c, 4), found, order=2) == ""
+    values = fragments(kept, sparse_tables.place_of_a, 16), fragments(b, sparse_tables.place_of_b, 16), words
+    result = aligned(np.zeros((LANES, 4), np.int32))
+    assert built("sparse", *values, fragments(c, place_of_c, 4), result, order=2) == ""
     wanted = (a.reshape(16, 64) @ b.astype(np.int64) + c).astype(np.int32)
-    np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
+    np.testing.assert_array_equal(result, fragments(wanted, place_of_c, 4))
 
 
 def place_of_a_of_halves(lane: int, i: int) -> tuple[int, int]:
@@ -361,11 +361,11 @@ def test_fragments_of_a_product_of_float16_lie_as_the_tables_say(built: Emulated
     random = np.random.default_rng(0)
     a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((16, 16), (16, 8)))
     c = random.standard_normal((16, 8)).astype(np.float32)
-    given = fragments(a, place_of_a_of_halves, 8), fragments(b, place_of_b_of_halves, 4), fragments(c, place_of_c, 4)
-    found = aligned(np.zeros((LANES, 4), np.float32))
-    assert built("halves", *given, found, order=2) == ""
+    values = fragments(a, place_of_a_of_halves, 8), fragments(b, place_of_b_of_halves, 4), fragments(c, place_of_c, 4)
+    result = aligned(np.zeros((LANES, 4), np.float32))
+    assert built("halves", *values, result, order=2) == ""
     wanted = (a.astype(np.float64) @ b.astype(np.float64) + c).astype(np.float32)
-    np.testing.assert_allclose(found, fragments(wanted, place_of_c, 4), rtol=1e-6)
+    np.testing.assert_allclose(result, fragments(wanted, place_of_c, 4), rtol=1e-6)
 
 
 def of_e4m3(code: int) -> float:
@@ -378,10 +378,10 @@ def of_e4m3(code: int) -> float:
 
 def float8_product(a: np.ndarray, b: np.ndarray, c: np.ndarray, built: Emulated, digits: int = 0) -> np.ndarray:
     """What the instruction gives for codes a (16, 32) and b (32, 8), and c (16, 8) of float32; as lanes have it."""
-    given = fragments(a, place_of_a, 16), fragments(b, place_of_b, 8), fragments(c, place_of_c, 4)
-    found = aligned(np.zeros((LANES, 4), np.float32))
-    assert built("float8", *given, found, order=2, digits=digits) == ""
-    return found
+    values = fragments(a, place_of_a, 16), fragments(b, place_of_b, 8), fragments(c, place_of_c, 4)
+    result = aligned(np.zeros((LANES, 4), np.float32))
+    assert built("float8", *values, result, order=2, digits=digits) == ""
+    return result
 
 
 def test_every_code_of_fp8_is_the_number_that_ml_dtypes_has(built: Emulated) -> None:
@@ -395,14 +395,14 @@ def test_every_code_of_fp8_is_the_number_that_ml_dtypes_has(built: Emulated) -> 
         a[:, 5:13] = codes.reshape(16, 8)
         b = np.zeros((32, 8), np.uint8)
         b[5:13] = np.diag(np.full(8, 0x38, np.uint8))
-        found = float8_product(a, b, np.zeros((16, 8), np.float32), built)
-        np.testing.assert_array_equal(found, fragments(numbers[codes].reshape(16, 8), place_of_c, 4))
+        result = float8_product(a, b, np.zeros((16, 8), np.float32), built)
+        np.testing.assert_array_equal(result, fragments(numbers[codes].reshape(16, 8), place_of_c, 4))
     a = np.full((16, 32), 0x38, np.uint8)
     a[3, 20], a[9, 1] = 127, 255
     wanted = np.full((16, 8), 32, np.float32)
     wanted[[3, 9]] = np.nan
-    found = float8_product(a, np.full((32, 8), 0x38, np.uint8), np.zeros((16, 8), np.float32), built)
-    np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
+    result = float8_product(a, np.full((32, 8), 0x38, np.uint8), np.zeros((16, 8), np.float32), built)
+    np.testing.assert_array_equal(result, fragments(wanted, place_of_c, 4))
 
 
 def drawn_codes(shape: tuple[int, int], seed: int) -> np.ndarray:
@@ -435,8 +435,8 @@ def cut_product(row: np.ndarray, column: np.ndarray, c: float, digits: int) -> f
         exponents = [sum(max(math.frexp(value)[1] - 1, -6) for value in pair) for pair in pairs if all(pair)]
         top = max([*exponents, *([math.frexp(float(total))[1] - 1] if total else [])])
         terms = [total, *(Fraction(x) * Fraction(w) for x, w in pairs)]
-        found = sum(cut(term, top, digits) for term in terms)
-        total = cut(found, math.frexp(float(found))[1] - 1, digits) if found else Fraction(0)
+        result = sum(cut(term, top, digits) for term in terms)
+        total = cut(result, math.frexp(float(result))[1] - 1, digits) if result else Fraction(0)
     return float(total)
 
 
@@ -445,6 +445,6 @@ def test_sums_of_fp8_can_be_cut_as_chips_were_measured_to_cut_them(built: Emulat
     c = np.random.default_rng(5).standard_normal((16, 8)).astype(np.float32) * 1000
     left, right = (np.vectorize(of_e4m3)(codes) for codes in (a, b))
     wanted = np.array([[cut_product(left[i], right[:, j], float(c[i, j]), 13) for j in range(8)] for i in range(16)])
-    found = float8_product(a, b, c, built, digits=13)
-    np.testing.assert_array_equal(found, fragments(wanted.astype(np.float32), place_of_c, 4))
-    assert (found != float8_product(a, b, c, built)).mean() > 0.5
+    result = float8_product(a, b, c, built, digits=13)
+    np.testing.assert_array_equal(result, fragments(wanted.astype(np.float32), place_of_c, 4))
+    assert (result != float8_product(a, b, c, built)).mean() > 0.5

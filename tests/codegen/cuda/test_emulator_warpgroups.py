@@ -127,8 +127,8 @@ def drawn(columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def fragments(matrix: np.ndarray, place: Callable[[int, int], tuple[int, int]], count: int) -> np.ndarray:
-    found = [[matrix[place(thread, i)] for i in range(count)] for thread in range(THREADS)]
-    return aligned(np.array(found, matrix.dtype))
+    result = [[matrix[place(thread, i)] for i in range(count)] for thread in range(THREADS)]
+    return aligned(np.array(result, matrix.dtype))
 
 
 def image(b: np.ndarray, mode: int, leading: int, stride: int, start: int) -> np.ndarray:
@@ -150,9 +150,9 @@ def place(mode: int, column: int, k: int, leading: int, stride: int, start: int)
 def run(built: Emulated, name: str, columns: int = 8, start: int = 0, order: int = 1, **matrix: int) -> np.ndarray:
     """What a kernel stores."""
     a, b, c = drawn(columns)
-    told, found = problem(built, name, a, b, c, start, order, **{"mode": 2, "leading": 16, "stride": 512, **matrix})
-    assert told == ""
-    return found
+    text, result = problem(built, name, a, b, c, start, order, **{"mode": 2, "leading": 16, "stride": 512, **matrix})
+    assert text == ""
+    return result
 
 
 def problem(
@@ -161,10 +161,10 @@ def problem(
     """What is wrong, and what a kernel stores."""
     columns = b.shape[1]
     bits = aligned(np.array([tables.descriptor(**matrix) + (start >> 4)], np.uint64))
-    found = aligned(np.zeros((THREADS, columns // 2), np.int32))
-    given = (image(b, start=start, **matrix), fragments(a, tables.place_of_a, 16), bits)
-    told = built(name, *given, fragments(c, tables.place_of_d, columns // 2), found, threads=THREADS, order=order)
-    return told, found
+    result = aligned(np.zeros((THREADS, columns // 2), np.int32))
+    values = (image(b, start=start, **matrix), fragments(a, tables.place_of_a, 16), bits)
+    text = built(name, *values, fragments(c, tables.place_of_d, columns // 2), result, threads=THREADS, order=order)
+    return text, result
 
 
 def wanted(columns: int = 8, times: int = 1, kept: int = 1) -> np.ndarray:
@@ -195,16 +195,16 @@ def test_a_matrix_lies_in_shared_memory_as_its_descriptor_says(
     mode: int, leading: int, stride: int, starts: tuple[int, ...], built: Emulated
 ) -> None:
     for start in starts:
-        found = run(built, "columns_48", 48, start, mode=mode, leading=leading, stride=stride)
-        np.testing.assert_array_equal(found, wanted(48))
+        result = run(built, "columns_48", 48, start, mode=mode, leading=leading, stride=stride)
+        np.testing.assert_array_equal(result, wanted(48))
 
 
 def test_either_side_may_have_a_sign(built: Emulated) -> None:
     a, b, c = drawn(8)
-    told, found = problem(built, "unsigned", a, b, c, 0, 2, mode=2, leading=16, stride=512)
-    assert told == ""
+    text, result = problem(built, "unsigned", a, b, c, 0, 2, mode=2, leading=16, stride=512)
+    assert text == ""
     total = (a.view(np.uint8).astype(np.int64) @ b.view(np.int8).astype(np.int64) + c).astype(np.int32)
-    np.testing.assert_array_equal(found, fragments(total, tables.place_of_d, 4))
+    np.testing.assert_array_equal(result, fragments(total, tables.place_of_d, 4))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -218,27 +218,27 @@ def test_products_follow_each_other(name: str, times: int, kept: int, order: int
 def test_sums_are_garbage_until_all_products_that_change_them_were_waited_for(
     name: str, order: int, built: Emulated
 ) -> None:
-    found = run(built, name, order=order)
+    result = run(built, name, order=order)
     complete = wanted(8, 2 if name == "one_left" else 1)
-    assert (found[:, 0] != complete[:, 0]).all()
-    np.testing.assert_array_equal(found[:, 1:], complete[:, 1:])
+    assert (result[:, 0] != complete[:, 0]).all()
+    np.testing.assert_array_equal(result[:, 1:], complete[:, 1:])
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_copies_and_stores_are_seen_behind_a_fence_of_proxies(order: int, built: Emulated) -> None:
     np.testing.assert_array_equal(run(built, "copied", order=order), wanted())
     for name in ("no_proxy_fence", "fence_before_store", "copied_behind"):
-        told, found = problem(built, name, *drawn(8), start=0, order=order, mode=2, leading=16, stride=512)
-        assert "without fence.proxy.async" in told
-        assert (found != wanted()).any()
+        text, result = problem(built, name, *drawn(8), start=0, order=order, mode=2, leading=16, stride=512)
+        assert "without fence.proxy.async" in text
+        assert (result != wanted()).any()
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_warps_do_not_wait_for_what_others_write(order: int, built: Emulated) -> None:
     np.testing.assert_array_equal(run(built, "slow_warps", 48, order=order), wanted(48))
-    told, found = problem(built, "no_barrier", *drawn(48), start=0, order=order, mode=2, leading=16, stride=512)
-    assert "shared memory was changed" in told
-    assert (found != wanted(48)).any()
+    text, result = problem(built, "no_barrier", *drawn(48), start=0, order=order, mode=2, leading=16, stride=512)
+    assert "shared memory was changed" in text
+    assert (result != wanted(48)).any()
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -262,8 +262,8 @@ def test_warps_do_not_wait_for_what_others_write(order: int, built: Emulated) ->
     ],
 )
 def test_what_a_gpu_leaves_undefined_ends_the_launch(name: str, said: str, order: int, built: Emulated) -> None:
-    told, _ = problem(built, name, *drawn(8), start=0, order=order, mode=2, leading=16, stride=512)
-    assert re.search(said, told), told
+    text, _ = problem(built, name, *drawn(8), start=0, order=order, mode=2, leading=16, stride=512)
+    assert re.search(said, text), text
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def test_what_a_gpu_leaves_undefined_ends_the_launch(name: str, said: str, order
 )
 def test_a_descriptor_has_to_make_sense(bits: int, said: str, built: Emulated) -> None:
     a, b, c = drawn(8)
-    given = image(b, 2, 16, 512, 0), fragments(a, tables.place_of_a, 16), aligned(np.array([bits], np.uint64))
-    told = built("columns_8", *given, fragments(c, tables.place_of_d, 4), aligned(np.zeros((THREADS, 4), np.int32)),
+    values = image(b, 2, 16, 512, 0), fragments(a, tables.place_of_a, 16), aligned(np.array([bits], np.uint64))
+    text = built("columns_8", *values, fragments(c, tables.place_of_d, 4), aligned(np.zeros((THREADS, 4), np.int32)),
                  threads=THREADS)  # fmt: skip
-    assert said in told
+    assert said in text
 
 
 def test_a_warpgroup_has_four_whole_warps(built: Emulated) -> None:

@@ -22,10 +22,10 @@ def test_random_networks(chip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(CHIP, chip)
     done = process("emulated_networks", "float8", str(tmp_path))
     assert done.problem is None, done.errors
-    found = json.loads(done.said)
-    assert found["wrong"] == {}
-    assert found["integers"] > 100_000
-    assert found["reals"] > 100_000
+    result = json.loads(done.said)
+    assert result["wrong"] == {}
+    assert result["integers"] > 100_000
+    assert result["reals"] > 100_000
 
 
 @pytest.mark.slow
@@ -41,9 +41,9 @@ def test_a_library_is_built_and_compared_on_both_architectures(tmp_path: Path) -
     assert (built["steps"]["quantize_float8"], built["steps"]["recode_float8"]) == (4, 1)
     assert built["roundings_of_float_parts"] == ["x", "ar", "br", "p"]
     assert read_ptx(artifact.folder / "cuda").count(".target sm_") == 2
-    found = built["verification"]
-    assert found["architectures"] == ["sm_80", "sm_89"]
-    assert found["integers_compared"] > 10_000
+    result = built["verification"]
+    assert result["architectures"] == ["sm_80", "sm_89"]
+    assert result["integers_compared"] > 10_000
     assert built["verified"].endswith("in the emulator of PTX for sm_80 and for sm_89; not run on a GPU")
     assert built["gpus"]["sm_89"]["tensor_core_instructions"] > 0
     ptqc.verify(artifact.folder)  # kernel by kernel, as `ptqc bisect` does

@@ -17,12 +17,12 @@ def every_code(bits: int) -> np.ndarray:
 
 def words(packed: np.ndarray, bits: int) -> list[np.ndarray]:
     """Planes (3, lanes, words), the one with the highest bits first."""
-    rest, found = packed.reshape(3, -1), []
+    rest, result = packed.reshape(3, -1), []
     for width in (width for width in (4, 2, 1) if bits & width):
         plane, rest = rest[:, : LANES * width * 4], rest[:, LANES * width * 4 :]
-        found.append(np.ascontiguousarray(plane).view("<u4").reshape(3, LANES, width))
+        result.append(np.ascontiguousarray(plane).view("<u4").reshape(3, LANES, width))
     assert rest.size == 0
-    return found
+    return result
 
 
 @pytest.mark.parametrize("bits", range(1, 8))

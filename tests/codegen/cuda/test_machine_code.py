@@ -41,19 +41,19 @@ extern "C" __global__ void __launch_bounds__(1024, 2) many(float* x) {
 @needs_nvcc
 @pytest.mark.parametrize("gpu", ALL.split(","))
 def test_each_kernel_has_its_figures(gpu: str, tmp_path: Path) -> None:
-    found = Toolkit.require().compile(SOURCE, [gpu], tmp_path, "kernels").codes[gpu]
-    assert {name: code.tensor_core_instructions for name, code in found.items()} == {
+    result = Toolkit.require().compile(SOURCE, [gpu], tmp_path, "kernels").codes[gpu]
+    assert {name: code.tensor_core_instructions for name, code in result.items()} == {
         "plain": 0,
         "products": 3,
         "sparse": 1,
         "many": 0,
     }
-    assert {name: code.shared_bytes for name, code in found.items()} == {
+    assert {name: code.shared_bytes for name, code in result.items()} == {
         "plain": 0,
         "products": 1024,
         "sparse": 0,
         "many": 0,
     }
-    assert found["plain"].registers < 32
-    assert found["plain"].spilled_bytes == 0
-    assert found["many"].spilled_bytes > 0
+    assert result["plain"].registers < 32
+    assert result["plain"].spilled_bytes == 0
+    assert result["many"].spilled_bytes > 0

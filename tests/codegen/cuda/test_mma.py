@@ -49,17 +49,17 @@ def test_weights_take_as_few_bits_as_there_is_a_way_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["few", "all"])
 def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
-    found = kernel_processes.run("dense_cases", kind, tmp_path)
-    assert found["wrong"] == {}
-    assert len(found["off"]) > 2
-    assert found["spilled"] == 0
+    result = kernel_processes.run("dense_cases", kind, tmp_path)
+    assert result["wrong"] == {}
+    assert len(result["off"]) > 2
+    assert result["spilled"] == 0
 
 
 @needs_nvcc
 @pytest.mark.slow
 def test_instructions_that_take_parts_of_a_tile_give_the_same_integers(tmp_path: Path) -> None:
-    found = kernel_processes.run("dense_cases", "parts", tmp_path)
-    assert (found["wrong"], len(found["off"])) == ({}, 2)
+    result = kernel_processes.run("dense_cases", "parts", tmp_path)
+    assert (result["wrong"], len(result["off"])) == ({}, 2)
 
 
 @needs_nvcc

@@ -18,11 +18,11 @@ from ptqc.codegen.cuda import mma_fp8
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["few", "all"])
 def test_every_cut_gives_the_same_sums_on_all_chips(kind: str, tmp_path: Path) -> None:
-    found = kernel_processes.run("float8_cases", kind, tmp_path)
-    assert found["wrong"] == {}
-    assert len(found["off"]) > 2
-    assert found["spilled"] == 0
-    counted = {name: count for name, count in found["tensor_core_instructions"].items() if "float8_mma" in name}
+    result = kernel_processes.run("float8_cases", kind, tmp_path)
+    assert result["wrong"] == {}
+    assert len(result["off"]) > 2
+    assert result["spilled"] == 0
+    counted = {name: count for name, count in result["tensor_core_instructions"].items() if "float8_mma" in name}
     kernels = {name.split()[1] for name in counted}
     assert len(counted) == 4 * len(kernels)
     for name in kernels:  # products of FP8 where a chip has some, else twice as many of float16
@@ -59,8 +59,8 @@ def summed_on_a_chip(a: np.ndarray, b: np.ndarray, together: int) -> np.ndarray:
         exponents = np.maximum(exponent(left), -6) + np.maximum(exponent(right), -6)
         exponents = np.where(products == 0, -200, exponents)
         top = np.maximum(exponents.max(-1), exponent(own))
-        found = cut(own, top) + cut(products, top[..., None]).sum(-1)
-        own = cut(found, exponent(found))
+        result = cut(own, top) + cut(products, top[..., None]).sum(-1)
+        own = cut(result, exponent(result))
         if (k + 16) % together == 0:
             total, own = total + own.astype(np.float32), np.zeros(own.shape)
     return total + own.astype(np.float32)
@@ -75,6 +75,6 @@ def test_what_chips_cut_of_sums_stays_within_what_is_allowed(depth: int) -> None
         for shape in ((24, depth), (depth, 24))
     )
     wanted = a @ b
-    found, alone = (np.abs(summed_on_a_chip(a, b, n) - wanted).max() / np.abs(wanted).max() for n in (32, depth))
-    assert 1e-5 < found < mma_fp8.SUMS.of_chip / 4
+    result, alone = (np.abs(summed_on_a_chip(a, b, n) - wanted).max() / np.abs(wanted).max() for n in (32, depth))
+    assert 1e-5 < result < mma_fp8.SUMS.of_chip / 4
     assert depth < 4608 or alone > mma_fp8.SUMS.of_chip

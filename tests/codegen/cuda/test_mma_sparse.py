@@ -48,12 +48,12 @@ def test_dense_products_that_are_predicted_to_take_no_longer_are_taken(monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["few", "all"])
 def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
-    found = kernel_processes.run("sparse_cases", kind, tmp_path)
-    assert found["wrong"] == {}
-    assert len(found["off"]) > 1
-    assert found["spilled"] == 0
-    products = {name: count for name, count in found["tensor_core_instructions"].items() if "sparse_mma" in name}
-    assert len(products) == 2 * len(found["off"])
+    result = kernel_processes.run("sparse_cases", kind, tmp_path)
+    assert result["wrong"] == {}
+    assert len(result["off"]) > 1
+    assert result["spilled"] == 0
+    products = {name: count for name, count in result["tensor_core_instructions"].items() if "sparse_mma" in name}
+    assert len(products) == 2 * len(result["off"])
     assert all(products.values())
 
 

@@ -14,14 +14,14 @@ LAUNCH = 3.0
 
 
 def times(
-    given: tuple[int, ...], made: tuple[int, ...], operations: int = 0, constant: int = 0, dtype: str = "float32"
+    values: tuple[int, ...], made: tuple[int, ...], operations: int = 0, constant: int = 0, dtype: str = "float32"
 ) -> dict[str, float]:
     """Microseconds of one kernel, by chip."""
     constants = (np.zeros(constant, np.float32),) if constant else ()
     kernel = CompiledKernel("family", "name", None, constants, operations)
-    layouts = {"x": Layout(given, dtype), "y": Layout(made, dtype)}
-    (found,) = predicted(Program((ProgramStep(kernel, ("x",), "y", "y"),), layouts, ("x",), ("y",)))
-    return dict(found)
+    layouts = {"x": Layout(values, dtype), "y": Layout(made, dtype)}
+    (result,) = predicted(Program((ProgramStep(kernel, ("x",), "y", "y"),), layouts, ("x",), ("y",)))
+    return dict(result)
 
 
 LARGE = (64, 512, 512)

@@ -38,10 +38,10 @@ def test_each_lane_finds_its_kept_weights_and_places(window: Window, outputs: in
     """All that is multiplied, put together again from what the tables say that lanes hold."""
     tiles = Tiles(window, outputs, TileCut(64, 64), is_sparse=True)
     codes = codes_of((outputs, window.channels, *window.kernel))
-    found = SparseCodes.of(codes)
-    assert found is not None
-    registers = found.in_registers(tiles).reshape(tiles.panels, tiles.steps, 2, LANES, 2, 16)
-    words = found.in_words(tiles)
+    result = SparseCodes.of(codes)
+    assert result is not None
+    registers = result.in_registers(tiles).reshape(tiles.panels, tiles.steps, 2, LANES, 2, 16)
+    words = result.in_words(tiles)
     made = np.zeros((tiles.panels * 64, tiles.steps * STEP), np.int8)
     for lane in range(LANES):
         for i in range(16):
@@ -64,16 +64,16 @@ def test_each_lane_finds_its_kept_weights_and_places(window: Window, outputs: in
 def test_the_sums_of_a_lane_are_four_neighbouring_channels() -> None:
     for lane in range(LANES):
         rows = [place_of_c(lane, i)[0] for i in (0, 2)]
-        found = [channel_of(0, matrix, row) for matrix in range(2) for row in rows]
-        assert found == [first_channel_of(lane // 4) + i for i in range(4)]
+        result = [channel_of(0, matrix, row) for matrix in range(2) for row in rows]
+        assert result == [first_channel_of(lane // 4) + i for i in range(4)]
 
 
 def test_places_ascend_and_what_fills_up_is_valid() -> None:
     window, outputs = WINDOWS["a window"]
     tiles = Tiles(window, outputs, TileCut(64, 64), is_sparse=True)
-    found = SparseCodes.of(codes_of((outputs, window.channels, *window.kernel)))
-    assert found is not None
-    pairs = found.in_words(tiles).reshape(-1, 1) >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+    result = SparseCodes.of(codes_of((outputs, window.channels, *window.kernel)))
+    assert result is not None
+    pairs = result.in_words(tiles).reshape(-1, 1) >> np.arange(0, 32, 4, dtype=np.uint32) & 15
     assert (pairs & 3 < pairs >> 2).all()
 
 
@@ -81,13 +81,15 @@ def test_places_ascend_and_what_fills_up_is_valid() -> None:
 def test_a_unit_has_the_packed_codes_and_then_the_places(bits: int) -> None:
     window, outputs = WINDOWS["a product"]
     tiles = Tiles(window, outputs, TileCut(64, 64), bits, is_sparse=True)
-    found = SparseCodes.of(codes_of((outputs, window.channels, *window.kernel)) >> (8 - bits))
-    assert found is not None
+    result = SparseCodes.of(codes_of((outputs, window.channels, *window.kernel)) >> (8 - bits))
+    assert result is not None
     coding = Coding(bits)
-    packed = found.pack(tiles, coding).reshape(tiles.panels * tiles.steps * 2, -1)
+    packed = result.pack(tiles, coding).reshape(tiles.panels * tiles.steps * 2, -1)
     assert packed.shape[1] == tiles.unit_bytes == 128 * bits + 256
-    np.testing.assert_array_equal(packed[:, : 128 * bits].reshape(-1), coding.pack(found.in_registers(tiles)))
-    np.testing.assert_array_equal(packed[:, 128 * bits :].reshape(-1), found.in_words(tiles).reshape(-1).view(np.uint8))
+    np.testing.assert_array_equal(packed[:, : 128 * bits].reshape(-1), coding.pack(result.in_registers(tiles)))
+    np.testing.assert_array_equal(
+        packed[:, 128 * bits :].reshape(-1), result.in_words(tiles).reshape(-1).view(np.uint8)
+    )
 
 
 def test_more_than_two_of_four_inputs_of_a_tap_are_refused() -> None:

@@ -42,8 +42,8 @@ def test_each_lane_finds_its_fragments_side_by_side(window: Window, outputs: int
                 wanted = matrix.reshape(tiles.steps, STEP, -1)[:, part * 32 + row]
                 for block in range(8):
                     panels = wanted.reshape(tiles.steps, tiles.panels, 64)[..., columns[block, column]]
-                    found = packed[:, :, block // 4, part, lane, block % 4, i]
-                    np.testing.assert_array_equal(found, panels.T)
+                    result = packed[:, :, block // 4, part, lane, block % 4, i]
+                    np.testing.assert_array_equal(result, panels.T)
 
 
 def channels_of_sums(tiles: Tiles) -> np.ndarray:
@@ -51,14 +51,14 @@ def channels_of_sums(tiles: Tiles) -> np.ndarray:
 
     A warp takes four blocks, of which a lane has two columns each (`place_of_c`).
     """
-    found = np.full((tiles.cut.columns // 8, 8), -1)
+    result = np.full((tiles.cut.columns // 8, 8), -1)
     for block in range(tiles.cut.columns // 8):
         for thread in range(4):
             for i in range(2):
                 _, column = place_of_c(thread, i)
-                found[block, column] = block // 4 * 32 + thread * 8 + block % 4 * 2 + i
-    assert sorted(found.reshape(-1)) == list(range(tiles.cut.columns))
-    return found
+                result[block, column] = block // 4 * 32 + thread * 8 + block % 4 * 2 + i
+    assert sorted(result.reshape(-1)) == list(range(tiles.cut.columns))
+    return result
 
 
 def test_warps_share_a_tile_by_rows_columns_and_parts_of_a_step() -> None:

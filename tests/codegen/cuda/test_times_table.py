@@ -33,8 +33,8 @@ def measured(
     ],
 )
 def test_another_variant_has_to_gain_something(shares: dict[str, float], chosen: str, of_first: float) -> None:
-    found = measured(shares)
-    assert (found.chosen, found.of_first) == (chosen, of_first)
+    result = measured(shares)
+    assert (result.chosen, result.of_first) == (chosen, of_first)
 
 
 def test_a_report_counts_what_changes_and_how_predictions_were() -> None:
@@ -42,10 +42,10 @@ def test_a_report_counts_what_changes_and_how_predictions_were() -> None:
         "a": measured({"second": 0.8}, "a", (5.0, 200.0)),
         "b": measured({"second": 0.995}, "b", (10.0, 100.0)),
     }
-    told = GpuTimes(A100, (1, 64), kernels, "1 kernels left: 600 s were over").report
-    assert told["tuning"]["of_first"] == [0.8]
-    assert told["tuning"]["predicted_of_measured"] == [0.5, 1.0, 2.0]
-    assert told["tuned"] == (
+    text = GpuTimes(A100, (1, 64), kernels, "1 kernels left: 600 s were over").report
+    assert text["tuning"]["of_first"] == [0.8]
+    assert text["tuning"]["predicted_of_measured"] == [0.5, 1.0, 2.0]
+    assert text["tuned"] == (
         "1 of 2 kernels have other tiles than usual, by times on A100, and take 0.80 of the time in the median; "
         "predicted times are 1.00 of the measured ones (0.50 to 2.00); not all were measured: 1 kernels left: 600 s "
         "were over"
@@ -53,11 +53,11 @@ def test_a_report_counts_what_changes_and_how_predictions_were() -> None:
 
 
 def test_a_table_is_read_from_a_file_and_from_an_artifact(tmp_path: Path) -> None:
-    given = GpuTimes(A100, (1, 64), {"a": measured({"second": 0.8}, "a", (5.0,))})
+    value = GpuTimes(A100, (1, 64), {"a": measured({"second": 0.8}, "a", (5.0,))})
     file = tmp_path / "cuda" / "tuning.json"
     file.parent.mkdir()
-    file.write_text(json.dumps(given.to_json()))
-    assert GpuTimes.read(file) == GpuTimes.read(tmp_path) == given
+    file.write_text(json.dumps(value.to_json()))
+    assert GpuTimes.read(file) == GpuTimes.read(tmp_path) == value
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"device": 3, "samples": [], "kernels": {}, "missing": ""}'])

@@ -15,13 +15,13 @@ from test_cuda_target import needs_nvcc
 @pytest.mark.parametrize("kind", ["one", "all"])
 def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
     """On Hopper each part of a step is two instructions, which do not wait for each other."""
-    found = kernel_processes.run("group_cases", kind, tmp_path)
-    assert found["wrong"] == {}
-    assert len(found["off"]) > (kind == "all") * 11
-    assert found["spilled"] == 0
-    assert found["serialized"] == []
-    products = {name: count for name, count in found["tensor_core_instructions"].items() if "group_mma" in name}
-    assert len(products) == 2 * len(found["off"])
+    result = kernel_processes.run("group_cases", kind, tmp_path)
+    assert result["wrong"] == {}
+    assert len(result["off"]) > (kind == "all") * 11
+    assert result["spilled"] == 0
+    assert result["serialized"] == []
+    products = {name: count for name, count in result["tensor_core_instructions"].items() if "group_mma" in name}
+    assert len(products) == 2 * len(result["off"])
     for name, count in products.items():
         assert count in ((4, 8) if name.startswith("sm_90a") else (32, 64)), name
 

@@ -56,9 +56,9 @@ def test_rows_of_pixels_lie_as_a_matrix_that_is_swizzled_by_64_bytes() -> None:
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_all_candidates_can_be_launched_on_every_chip(bits: int) -> None:
-    found = list(costs.group_candidates(LARGE, 4096, bits, 512))
-    assert len(found) >= 8
-    for tiles in found:
+    result = list(costs.group_candidates(LARGE, 4096, bits, 512))
+    assert len(result) >= 8
+    for tiles in result:
         assert tiles.shared_bytes + 512 <= 99 * 1024
         assert tiles.threads % 128 == 0
         assert tiles.threads <= 512

@@ -41,8 +41,8 @@ def main(folder: Path, what: str) -> None:
     program = Program((ProgramStep(kernel, ("x",), "y", "y"),), {"x": x, "y": y}, ("x",), ("y",))
     timer = DeviceTimer(device, Toolkit.require(), ["sm_80"], TimingEffort((1,), 5))
     store = Store(folder / "store")
-    found = KernelTimer(timer, store)(program) if what else Measuring(timer, store)(program).to_json()
-    print(json.dumps(found))
+    result = KernelTimer(timer, store)(program) if what else Measuring(timer, store)(program).to_json()
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

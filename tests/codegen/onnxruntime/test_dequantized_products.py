@@ -30,12 +30,12 @@ ROUNDED = 0.02
 
 
 def made_of(case: str, forms: Mapping[str, Format] | Format) -> tuple[Quantized, np.ndarray]:
-    given, body, shape = PRODUCTS[case]
+    value, body, shape = PRODUCTS[case]
     v, s = noise(96, 48, seed=1), noise(64, 64, seed=2)
     constants = {"w": noise(64, 96, scale=0.2), "v": v, "t": v.T.copy(), "s": s, "e": s.copy(), "b": noise(48)}
     constants |= {"o": noise(96, 1, seed=4), "c": noise(1)}
     x = noise(*shape, seed=3)
-    model = parse(f"g ({given}) => (float y) {{ {body} }}", **constants)
+    model = parse(f"g ({value}) => (float y) {{ {body} }}", **constants)
     return quantized(model, [{"x": x}], forms=forms, keep_float=lambda _site: True), x
 
 
@@ -58,8 +58,8 @@ def test_weights_stay_packed_in_standard_operators(case: str, form: Format) -> N
     assert {node.domain for node in proto.graph.node} == {""}
     assert not proto.functions
     assert [node.op_type for node in verify.optimized(proto).node].count(OPERATOR) == 2
-    wanted, found = made.run({"x": x}, optimize=False)["y"], Runner(proto).run({"x": x})["y"]
-    assert np.abs(found - wanted).max() < ROUNDED * np.abs(wanted).max()
+    wanted, result = made.run({"x": x}, optimize=False)["y"], Runner(proto).run({"x": x})["y"]
+    assert np.abs(result - wanted).max() < ROUNDED * np.abs(wanted).max()
     numbers = sum(weight.size for weight in made.plan.weights)
     stored = {TensorProto.INT4: 4, TensorProto.UINT8: 8}
     codes = [t for t in proto.graph.initializer if t.data_type in stored and t.dims[0] >= 64]
@@ -79,7 +79,7 @@ def test_a_session_can_do_without_rounding() -> None:
     wanted, options = made.run({"x": x}, optimize=False)["y"], session_options()
     options.add_session_config_entry(LEVEL_OF_FUSED, "0")
     rounded, exact = (Runner(written(made).proto, options=each).run({"x": x})["y"] for each in (None, options))
-    errors = [np.abs(found - wanted).max() / np.abs(wanted).max() for found in (exact, rounded)]
+    errors = [np.abs(result - wanted).max() / np.abs(wanted).max() for result in (exact, rounded)]
     assert errors[0] < 1e-5 < 1e-3 < errors[1]
 
 

@@ -49,10 +49,10 @@ def check(made: Quantized, feeds: list[Feeds], tolerance: float = 1e-5) -> set[s
     assert list(proto.graph.output) == list(before.graph.output)
     runner = Runner(proto)
     for one in feeds:
-        expected, found = made.run(one, optimize=False), runner.run(one)
-        assert list(found) == list(expected)
+        expected, result = made.run(one, optimize=False), runner.run(one)
+        assert list(result) == list(expected)
         for name, value in expected.items():
-            distance = np.sqrt(np.mean(np.square(found[name] - value)) / max(np.mean(np.square(value)), 1e-9))
+            distance = np.sqrt(np.mean(np.square(result[name] - value)) / max(np.mean(np.square(value)), 1e-9))
             assert distance < tolerance, name
     parity(made, file, feeds[0])
     _, operators = run_optimized(file.data, feeds[0]) if len(before.graph.output) == 1 else (None, set())
@@ -64,8 +64,8 @@ def parity(made: Quantized, file: Exported, feeds: Feeds) -> None:
     steps = list(reference.steps(made.lowered))
     names = sorted({name for step in steps for name in (*step.inputs, step.output)})
     short = [file.renamed[name] for name in names]
-    found = Runner(file.proto, short).run(feeds, short) if short else {}
-    values = {name: found[other] for name, other in zip(names, short, strict=True)}
+    result = Runner(file.proto, short).run(feeds, short) if short else {}
+    values = {name: result[other] for name, other in zip(names, short, strict=True)}
     for step in steps:
         low, high = reference.bounds(step, values)
         assert ((low <= values[step.output]) & (values[step.output] <= high)).all(), step.name
@@ -168,9 +168,9 @@ def test_the_interface_is_kept() -> None:
     assert list(file.proto.graph.output) == list(proto.graph.output)
     assert {p.key: p.value for p in file.proto.metadata_props} == {"author": "me", "labels": "a,b"}
     assert (file.proto.producer_name, file.proto.opset_import[0].version) == ("ptqc", 19)
-    found = Runner(file.proto).run({"x": noise(5, 6, 8, 11), "k": np.array([3])})
-    assert found["result"].shape == (5, 6, 8, 11)
-    assert found["n"].tolist() == [3]
+    result = Runner(file.proto).run({"x": noise(5, 6, 8, 11), "k": np.array([3])})
+    assert result["result"].shape == (5, 6, 8, 11)
+    assert result["n"].tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def test_what_values_are_called_in_the_file() -> None:
     names = [made.lowered.codes["t"], "r/real"]
     plain = Runner(made.lowered.model, names).run(samples(2, 3, 8, 8)[0])
     short = [file.renamed[name] for name in names]
-    found = Runner(file.proto, short).run(samples(2, 3, 8, 8)[0])
-    assert plain[names[0]].dtype == found[short[0]].dtype == np.uint8
-    assert np.abs(plain[names[1]] - found[short[1]]).max() < 0.2
+    result = Runner(file.proto, short).run(samples(2, 3, 8, 8)[0])
+    assert plain[names[0]].dtype == result[short[0]].dtype == np.uint8
+    assert np.abs(plain[names[1]] - result[short[1]]).max() < 0.2
 
 
 def test_biases_of_new_layers_are_packed() -> None:

@@ -59,9 +59,9 @@ def checked(measured: Measured, fitted: QuantizedModel, exported: Exported) -> V
 
 def test_only_the_one_behind_integer_convolutions_is_on_codes(measured: Measured, fitted: QuantizedModel) -> None:
     assert {"s", "m", "k", "i", "x"} <= fitted.plan.params.keys()
-    found = checked(measured, fitted, fitted.exported)
-    assert (found.operators["NhwcMaxPool"], found.operators["MaxPool"]) == (1, 3)
-    assert found.operators["Max"] == 3
+    result = checked(measured, fitted, fitted.exported)
+    assert (result.operators["NhwcMaxPool"], result.operators["MaxPool"]) == (1, 3)
+    assert result.operators["Max"] == 3
 
 
 def test_codes_that_nothing_reads_are_not_made(fitted: QuantizedModel) -> None:
@@ -92,9 +92,9 @@ def test_a_wrong_pool_is_found(measured: Measured, fitted: QuantizedModel, monke
     right = float_pools._known_codes
 
     def wrong(lowered: Lowered) -> float_pools._KnownCodes:
-        found, name = right(lowered), fitted.lowered.codes["i"]
-        found.pools[name] = replace(found.pools[name], real="s")
-        return found
+        result, name = right(lowered), fitted.lowered.codes["i"]
+        result.pools[name] = replace(result.pools[name], real="s")
+        return result
 
     monkeypatch.setattr(float_pools, "_known_codes", wrong)
     with pytest.raises(VerificationError, match=r"MaxPool i: .* differ from what the plan asks"):
@@ -142,9 +142,9 @@ def test_pools_of_codes_that_other_operators_give(tmp_path: Path) -> None:
     fitted = measured.fit()
     pools = {"m", "k", "o", "q"}
     assert {"s", "u", "n", "a", *pools} <= fitted.plan.params.keys()
-    found = checked(measured, fitted, fitted.exported)
-    assert (found.operators["MaxPool"], found.operators["Max"]) == (4, 4 + 3)
-    assert "Clip" in found.operators
+    result = checked(measured, fitted, fitted.exported)
+    assert (result.operators["MaxPool"], result.operators["Max"]) == (4, 4 + 3)
+    assert "Clip" in result.operators
     plain = export(fitted.lowered, measured.model, is_fast=False)
     for feeds in measured.feeds:
         several = []
@@ -174,9 +174,9 @@ def test_a_pool_of_codes_that_a_softmax_gives(tmp_path: Path) -> None:
     assert checked(measured, fitted, fitted.exported).operators["QLinearSoftmax"] == 1
     names = [fitted.exported.renamed[name] for name in (codes, pooled)]
     plain = export(fitted.lowered, measured.model, is_fast=False)
-    found = Runner(fitted.exported.proto, names).run(measured.feeds[0], names)[names[1]]
+    result = Runner(fitted.exported.proto, names).run(measured.feeds[0], names)[names[1]]
     wanted = Runner(plain.proto, [plain.renamed[pooled]]).run(measured.feeds[0])[plain.renamed[pooled]]
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(result, wanted)
 
 
 # Pools whose Indices are a result, and that a rounding follows: at once, and behind a Reshape.
@@ -202,9 +202,9 @@ def test_indices_are_those_of_the_float_model(tmp_path: Path) -> None:
     artifact = compiled(with_indices(), data, tmp_path, activations="integer", bits=(4, 7))
     file = onnx.load(artifact.path)
     assert "QuantizeLinear" in {node.op_type for node in file.graph.node}
-    asked, given = (Runner(model).run({"x": data}) for model in (with_indices(), file))
-    np.testing.assert_array_equal(given["i"], asked["i"])
-    np.testing.assert_array_equal(given["j"], asked["j"])
+    asked, value = (Runner(model).run({"x": data}) for model in (with_indices(), file))
+    np.testing.assert_array_equal(value["i"], asked["i"])
+    np.testing.assert_array_equal(value["j"], asked["j"])
 
 
 @pytest.mark.slow

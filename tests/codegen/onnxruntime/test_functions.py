@@ -106,12 +106,12 @@ def evaluated(graph: Graph, outputs: dict[str, int], function: UnpackFunction, o
     """What the outputs (name -> rank) are in a model that passes the checker."""
     onnx.checker.check_model(model(graph, {name: [None] * rank for name, rank in outputs.items()}, function, opset))
     left = {"DequantizeLinear"} if function.kind in (UnpackKind.LAYER, UnpackKind.WEIGHT) else set()
-    found = []
+    result = []
     for name in outputs:  # each by itself, since the runner gives one
         array, operators = run_optimized(model(graph, {name: None}, function, opset).SerializeToString(), graph.feeds)
         assert operators <= left, "the rest folds when the file is loaded"
-        found.append(array)
-    return found
+        result.append(array)
+    return result
 
 
 def optimized(graph: Graph, output: str, function: UnpackFunction) -> tuple[np.ndarray, set[str]]:
@@ -140,8 +140,8 @@ def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
         graph = Graph()
         made = constants.weight(QuantizedWeight(form, codes, scale, axis), "w", graph.constant, as_float=as_float)
         call(graph, made)
-        (found,) = evaluated(graph, {"w": len(shape)}, made.function)
-        np.testing.assert_array_equal(found, expected)
+        (result,) = evaluated(graph, {"w": len(shape)}, made.function)
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((16,), 0), ((2, 4), 0), ((4, 6), 1), ((4, 2, 3, 3), 0), ((3, 5), 0)])
@@ -160,8 +160,8 @@ def test_close_planes_give_the_same(
         made = constants.weight(solution, "w", graph.constant, as_float=as_float)
         assert made.function.close == (is_full and form.bits < 8 and form.is_regular)
         call(graph, made)
-        (found,) = evaluated(graph, {"w": len(shape)}, made.function)
-        np.testing.assert_array_equal(found, solution.weight)
+        (result,) = evaluated(graph, {"w": len(shape)}, made.function)
+        np.testing.assert_array_equal(result, solution.weight)
 
 
 # Of each way to unpack large weights some, with those that make the most bytes on the way.
@@ -193,8 +193,8 @@ def test_the_largest_weights_are_folded(form: Format, tied: bool, monkeypatch: p
     largest = entropy.MOST_NUMBERS if isinstance(form, Entropy) else split_products.LARGEST
     limit = codes.size * FOLDED_BYTES // largest
     data = model(graph, {output: None}, made.function).SerializeToString()
-    found, operators = run_optimized(data, graph.feeds, {FOLDED: str(limit)})
-    np.testing.assert_array_equal(found, solution.weight + graph.feeds["x0"])
+    result, operators = run_optimized(data, graph.feeds, {FOLDED: str(limit)})
+    np.testing.assert_array_equal(result, solution.weight + graph.feeds["x0"])
     assert operators == {"Add"}
 
 
@@ -209,8 +209,8 @@ def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
     graph = Graph()
     scale = scale.astype(np.float32)
     name = graph.constant(step)
-    given = constants.Bias(bias, step * scale)
-    made = constants.layer(QuantizedWeight(form, codes, scale, axis), given, name, ["w", "b"], graph.constant)
+    value = constants.Bias(bias, step * scale)
+    made = constants.layer(QuantizedWeight(form, codes, scale, axis), value, name, ["w", "b"], graph.constant)
     call(graph, made)
     weight, biases = evaluated(graph, {"w": len(shape), "b": 1}, made.function)
     np.testing.assert_array_equal(weight, codes.astype(np.float32) * along(scale, len(shape), axis))
@@ -225,8 +225,8 @@ def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
     graph = Graph()
     made = constants.weight(QuantizedWeight(Palette(bits), codes, values, 0), "w", graph.constant, as_float=True)
     call(graph, made)
-    (found,) = evaluated(graph, {"w": len(shape)}, made.function)
-    np.testing.assert_array_equal(found, values[codes])
+    (result,) = evaluated(graph, {"w": len(shape)}, made.function)
+    np.testing.assert_array_equal(result, values[codes])
 
 
 @pytest.mark.parametrize("opset", [18, 19, 20, 21, 22, 23, 24, 25, 26])
@@ -235,8 +235,8 @@ def test_every_accepted_opset(opset: int) -> None:
     form, codes = Integer(7), codes_of(Integer(7), (3, 5))
     made = constants.weight(QuantizedWeight(form, codes, np.ones(3, np.float32), 0), "w", graph.constant, as_float=True)
     call(graph, made)
-    (found,) = evaluated(graph, {"w": 2}, made.function, opset)
-    np.testing.assert_array_equal(found, codes.astype(np.float32))
+    (result,) = evaluated(graph, {"w": 2}, made.function, opset)
+    np.testing.assert_array_equal(result, codes.astype(np.float32))
 
 
 X, Y = QuantParams(UINT8, 0.05, 3), QuantParams(UINT8, 0.4, 128)
@@ -251,16 +251,16 @@ def test_a_convolution_becomes_one_integer_kernel(form: Format, groups: int) -> 
     graph = Graph()
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
-    given = constants.Bias(bias, np.float32(X.scale) * scale)
-    made = constants.layer(QuantizedWeight(form, codes, scale, 0), given, step, ["w", "b"], graph.constant)
+    value = constants.Bias(bias, np.float32(X.scale) * scale)
+    made = constants.layer(QuantizedWeight(form, codes, scale, 0), value, step, ["w", "b"], graph.constant)
     output = graph.codes(graph.add("Conv", [real, *call(graph, made)], group=groups, pads=[1, 1, 1, 1]), Y)
-    found, operators = optimized(graph, output, made.function)
+    result, operators = optimized(graph, output, made.function)
     assert operators - {"Transpose"} == {"QLinearConv"}
     accumulator = integer.conv_accumulator(
         data, X.zero_point, codes, bias, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=groups
     )
     factor = integer.multiplier(X, scale, Y).reshape(1, -1, 1, 1)
-    np.testing.assert_array_equal(found, integer.requantize(accumulator, factor, Y))
+    np.testing.assert_array_equal(result, integer.requantize(accumulator, factor, Y))
 
 
 @pytest.mark.parametrize("form", [*FORMS[:6], *FORMS[7:], *PAIRS], ids=str)
@@ -274,22 +274,22 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
     if op_type == "Gemm":
-        given = constants.Bias(bias, np.float32(X.scale) * scale)
-        made = constants.layer(QuantizedWeight(form, codes, scale, 1), given, step, ["w", "b"], graph.constant)
+        value = constants.Bias(bias, np.float32(X.scale) * scale)
+        made = constants.layer(QuantizedWeight(form, codes, scale, 1), value, step, ["w", "b"], graph.constant)
     else:
         made = constants.weight(QuantizedWeight(form, codes, scale, 1), "w", graph.constant, as_float=False)
     output = graph.add(op_type, [real, *call(graph, made)])
     if quantized:
         output = graph.codes(output, Y)
-    found, operators = optimized(graph, output, made.function)
+    result, operators = optimized(graph, output, made.function)
     kernels = {("Gemm", True): "QGemm", ("Gemm", False): "QGemm", ("MatMul", True): "QLinearMatMul"}
     assert operators == {kernels.get((op_type, quantized), "MatMulIntegerToFloat")}
     accumulator = integer.matmul_accumulator(data, X.zero_point, codes, bias if op_type == "Gemm" else None)
     if quantized:
         expected = integer.requantize(accumulator, integer.multiplier(X, scale, Y), Y)
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(result, expected)
     else:
-        np.testing.assert_allclose(found, accumulator * (X.scale * scale.astype(np.float64)), rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(result, accumulator * (X.scale * scale.astype(np.float64)), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("form", [Integer(2), Integer(5), Integer(8)], ids=str)

@@ -38,8 +38,8 @@ def check(made: Quantized, feeds: Feeds) -> None:
     assert not file.proto.functions
     assert {entry.domain for entry in file.proto.opset_import} == {""}
     assert DOMAIN not in {node.domain for node in file.proto.graph.node}
-    found, wanted = Runner(file.proto).run(feeds), Runner(file.packed).run(feeds)
-    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    result, wanted = Runner(file.proto).run(feeds), Runner(file.packed).run(feeds)
+    assert all(np.array_equal(result[name], wanted[name]) for name in wanted)
     operators = [run_optimized(proto.SerializeToString(), feeds)[1] for proto in (file.proto, file.packed)]
     assert operators[0] == operators[1]
 

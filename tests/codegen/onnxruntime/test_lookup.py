@@ -63,12 +63,12 @@ def checked(measured: Measured, fitted: QuantizedModel, exported: Exported) -> V
 
 
 def test_they_are_planned_packed_and_verified(measured: Measured, fitted: QuantizedModel) -> None:
-    found = checked(measured, fitted, fitted.exported)
+    result = checked(measured, fitted, fitted.exported)
     assert {"b", "d", "f"} <= fitted.plan.integer.keys()
-    assert found.operators["GatherElements"] == 3
-    assert found.kernels_compared == found.integer_nodes == len(fitted.plan.integer)
+    assert result.operators["GatherElements"] == 3
+    assert result.kernels_compared == result.integer_nodes == len(fitted.plan.integer)
     # Sin reads real values, and nothing else does.
-    assert found.operators["DequantizeLinear"] == 1
+    assert result.operators["DequantizeLinear"] == 1
 
 
 def test_another_batch_and_an_empty_one(fitted: QuantizedModel) -> None:
@@ -92,8 +92,8 @@ def test_a_wrong_table_is_found(
     assert right is not None
 
     def wrong(step: LoweredStep, inputs: list[np.ndarray]) -> np.ndarray:
-        found = np.asarray(right(step, inputs))
-        return np.where(found < 255 - far, found + far, found).astype(np.uint8)
+        result = np.asarray(right(step, inputs))
+        return np.where(result < 255 - far, result + far, result).astype(np.uint8)
 
     monkeypatch.setitem(registry.OPERATORS, "Mish", replace(OPERATORS["Mish"], reference=wrong))  # type: ignore[arg-type]
     exported = export(fitted.lowered, measured.model)
@@ -122,6 +122,6 @@ def test_a_table_is_the_function_rounded(name: str, scale: float, zero_point: in
     _, node, _ = parse(graph, s=np.float32(scale), z=np.uint8(zero_point), t=np.float32(0.04), w=np.uint8(8)).graph
     reference = OPERATORS[name].reference
     assert reference is not None
-    found = np.asarray(reference(LoweredStep(node, ("c",), "y", "f"), [integer.EVERY_CODE])).astype(int)
+    result = np.asarray(reference(LoweredStep(node, ("c",), "y", "f"), [integer.EVERY_CODE])).astype(int)
     exact = np.clip(EXACT[name](scale * (np.arange(256.0) - zero_point)) / 0.04 + 8, 0, 255)
-    assert np.abs(found - exact).max() < 0.5 + 1e-4
+    assert np.abs(result - exact).max() < 0.5 + 1e-4

@@ -28,11 +28,11 @@ ROUNDED = 0.02
 
 
 def made_of(case: str, form: Format) -> tuple[Quantized, np.ndarray]:
-    given, body, shape = PRODUCTS[case]
+    value, body, shape = PRODUCTS[case]
     v = noise(96, 48, seed=1)
     constants = {"w": noise(64, 96, scale=0.2), "v": v, "t": v.T.copy(), "s": noise(64, 64, seed=2), "b": noise(48)}
     x = noise(*shape, seed=3)
-    model = parse(f"g ({given}) => (float y) {{ {body} }}", **constants)
+    model = parse(f"g ({value}) => (float y) {{ {body} }}", **constants)
     return quantized(model, [{"x": x}], forms=form, keep_float=lambda _site: True), x
 
 
@@ -49,8 +49,8 @@ def test_weights_stay_packed(case: str, form: Format) -> None:
     onnx.checker.check_model(proto)
     assert [node.op_type for node in proto.graph.node].count(OPERATOR) == 2
     assert not proto.functions
-    wanted, found = made.run({"x": x}, optimize=False)["y"], Runner(proto).run({"x": x})["y"]
-    assert np.abs(found - wanted).max() < ROUNDED * np.abs(wanted).max()
+    wanted, result = made.run({"x": x}, optimize=False)["y"], Runner(proto).run({"x": x})["y"]
+    assert np.abs(result - wanted).max() < ROUNDED * np.abs(wanted).max()
     numbers = sum(weight.size for weight in made.plan.weights)
     assert check(made, file) == len(made.plan.weights)
     beside = 12 * numbers // 32  # what kernels keep of blocks
@@ -136,9 +136,9 @@ def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.Monkey
     proto = onnx.load_from_string(file.data)
     onnx.checker.check_model(proto)
     assert [node.op_type for node in proto.graph.node].count(PICKER) == (0 if form == Integer(5) else 2)
-    expected, found = made.run(PLACES, optimize=False), Runner(proto).run(PLACES)
+    expected, result = made.run(PLACES, optimize=False), Runner(proto).run(PLACES)
     for name, rows in expected.items():
-        np.testing.assert_array_equal(found[name], rows)
+        np.testing.assert_array_equal(result[name], rows)
     assert check(made, file) == 1
     assert loaded_bytes(proto) < form.bits * 500 * 64 // 8 + 10_000
     stored = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= form.bits * 500 * 64 // 16]
@@ -161,10 +161,10 @@ def test_a_wrong_bit_of_a_table_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_bytes_of_a_table_in_blocks_are_said(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the prefixes of lengths, between the formats that the operator takes."""
     monkeypatch.setattr(layers, "LARGE", 500 * 64)
-    told, written = list[int](), list[int]()
+    expected, written = list[int](), list[int]()
     for form in (Integer(4), Integer(8)):
         made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
         written.append(len(export(made.lowered, made.model, length, in_blocks=BlockProduct).data))
         uses = [size.Use(in_blocks=BlockProduct, is_table=True, rank=rank) for rank in (2, 1)]
-        told.append(size.stored(made.tuned.weights["embedding"], uses, length).own)
-    assert abs((written[1] - written[0]) - (told[1] - told[0])) <= size.BOUND
+        expected.append(size.stored(made.tuned.weights["embedding"], uses, length).own)
+    assert abs((written[1] - written[0]) - (expected[1] - expected[0])) <= size.BOUND

@@ -13,11 +13,11 @@ from ptqc.codegen.onnxruntime.names import FIRST, LATER, name_length, short_name
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_names_are_short_distinct_and_legal(length: int) -> None:
     taken = frozenset(("a", "b", "aa", "baa"))
-    found = list(islice(short_names(length, taken), 5000))
-    assert len(set(found)) == 5000
-    assert not taken.intersection(found)
-    assert all(name.isidentifier() and len(name) >= length for name in found)
-    assert len(found[0]) == length
+    result = list(islice(short_names(length, taken), 5000))
+    assert len(set(result)) == 5000
+    assert not taken.intersection(result)
+    assert all(name.isidentifier() and len(name) >= length for name in result)
+    assert len(result[0]) == length
 
 
 @given(st.integers(1, 200_000))
@@ -30,9 +30,9 @@ def test_length_for_a_number_of_names(values: int) -> None:
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_names_of_the_length_come_before_longer_ones(length: int) -> None:
     room = len(FIRST) * len(LATER) ** (length - 1)
-    found = list(islice(short_names(length, frozenset()), room + 1))
-    assert {len(name) for name in found[:-1]} == {length}
-    assert len(found[-1]) == length + 1
+    result = list(islice(short_names(length, frozenset()), room + 1))
+    assert {len(name) for name in result[:-1]} == {length}
+    assert len(result[-1]) == length + 1
 
 
 TEXT = """<ir_version: 8, opset_import: ["": 18]>

@@ -28,14 +28,14 @@ def outputs(proto: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
     """What OpenVINO computes with real numbers in float32, whatever the processor multiplies faster."""
     model = openvino.Core().read_model(proto.SerializeToString())
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-    found = openvino.Core().compile_model(model, "CPU", options)(feeds)
-    return [np.array(found[place]) for place in range(len(proto.graph.output))]
+    result = openvino.Core().compile_model(model, "CPU", options)(feeds)
+    return [np.array(result[place]) for place in range(len(proto.graph.output))]
 
 
 def distance(proto: onnx.ModelProto, feeds: Feeds) -> float:
     """Of the outputs from ONNX Runtime's on the same file, relative to their size."""
-    wanted, found = Runner(proto).run(feeds).values(), outputs(proto, feeds)
-    return relative(wanted, found)
+    wanted, result = Runner(proto).run(feeds).values(), outputs(proto, feeds)
+    return relative(wanted, result)
 
 
 FORMS = (*map(Integer, (2, 3, 5, 7, 8)), Codebook(3), FLOAT16)

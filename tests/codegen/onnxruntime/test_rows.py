@@ -49,9 +49,9 @@ def test_rows_are_unpacked_when_they_are_read(form: Format, inline: bool) -> Non
     file = export(made.lowered, made.model, inline=inline)
     proto = onnx.load_from_string(file.data)
     onnx.checker.check_model(proto)
-    expected, found = made.run(FEEDS, optimize=False), Runner(proto).run(FEEDS)
+    expected, result = made.run(FEEDS, optimize=False), Runner(proto).run(FEEDS)
     for name, rows in expected.items():
-        np.testing.assert_array_equal(found[name], rows)
+        np.testing.assert_array_equal(result[name], rows)
     assert check(made, file) == 1
     packed = form.bits_per_weight * ROWS * WIDTH // 8
     assert loaded_bytes(proto) < packed + 2 * ROWS + FUNCTIONS
@@ -76,8 +76,8 @@ def test_a_table_of_paths_that_one_row_is_read_of_is_unpacked(form: Format) -> N
     file = export(made.lowered, made.model)
     assert [function.kind for function in file.functions] == [UnpackKind.FLOAT]
     assert check(made, file) == 1
-    found = Runner(onnx.load_from_string(file.data)).run(feeds)
-    np.testing.assert_array_equal(found["y"], made.run(feeds)["y"])
+    result = Runner(onnx.load_from_string(file.data)).run(feeds)
+    np.testing.assert_array_equal(result["y"], made.run(feeds)["y"])
 
 
 def test_what_is_read_whole_as_well_is_unpacked() -> None:

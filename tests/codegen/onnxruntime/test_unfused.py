@@ -49,8 +49,8 @@ def test_a_fixed_batch_compiles(tmp_path: Path) -> None:
     artifact = compiled(model, data, tmp_path, "25%", activations="integer")
     assert integer_kernels(artifact.path, session_options()) == 2
     held_back = samples(2, 10, 32, seed=8)[0]
-    wanted, found = (Runner(file).run({"x": held_back})["y"] for file in (model, artifact.path))
-    assert np.square(found - wanted).sum() < 0.005 * np.square(wanted).sum()
+    wanted, result = (Runner(file).run({"x": held_back})["y"] for file in (model, artifact.path))
+    assert np.square(result - wanted).sum() < 0.005 * np.square(wanted).sum()
 
 
 def test_kernels_stay_where_a_session_sets_a_free_size(free: Artifact) -> None:

@@ -42,14 +42,14 @@ def check(
 
 
 def test_a_good_file_passes(measured: Measured, good: QuantizedModel) -> None:
-    found = check(measured, good)
-    assert found.integer_nodes == found.kernels_as_planned == 6
-    assert found.kernels_compared == 6
-    assert found.operators_as_planned == 7
-    assert found.weights_as_tuned == 4
-    assert found.operators["QLinearConv"] == 3
-    assert found.output_difference < 1e-3
-    assert "load_seconds" not in found.to_json()
+    result = check(measured, good)
+    assert result.integer_nodes == result.kernels_as_planned == 6
+    assert result.kernels_compared == 6
+    assert result.operators_as_planned == 7
+    assert result.weights_as_tuned == 4
+    assert result.operators["QLinearConv"] == 3
+    assert result.output_difference < 1e-3
+    assert "load_seconds" not in result.to_json()
 
 
 def test_a_file_over_the_budget_is_refused(measured: Measured, good: QuantizedModel) -> None:
@@ -290,6 +290,6 @@ def test_nan_outputs_are_refused(measured: Measured, good: QuantizedModel) -> No
 def test_a_float_plan_has_no_kernels_to_compare(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, activations="float")
     fitted = measured.fit(14_000)
-    found = check(measured, fitted)
-    assert (found.integer_nodes, found.kernels_compared, found.kernels_as_planned) == (0, 0, 0)
-    assert "QLinearConv" not in found.operators
+    result = check(measured, fitted)
+    assert (result.integer_nodes, result.kernels_compared, result.kernels_as_planned) == (0, 0, 0)
+    assert "QLinearConv" not in result.operators

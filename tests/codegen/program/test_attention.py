@@ -32,12 +32,12 @@ FEEDS: Feeds = {
 }
 
 
-def attention(inputs: str, given: str, attributes: str, presents: bool = False) -> ir.Model:
+def attention(inputs: str, value: str, attributes: str, presents: bool = False) -> ir.Model:
     names, more = (", c, d", ", float[N, 4, Q, 4] c, float[N, 4, Q, 4] d") if presents else ("", "")
-    body = f"y{names} = com.microsoft.MultiHeadAttention <num_heads = 4{attributes}> (q, k, v{given})"
+    body = f"y{names} = com.microsoft.MultiHeadAttention <num_heads = 4{attributes}> (q, k, v{value})"
     header = '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>'
     proto = onnx.parser.parse_model(f"{header} g ({PARTS}{inputs}) => (float[N, S, {WIDTH}] y{more}) {{ {body} }}")
-    if "bias" in given:
+    if "bias" in value:
         proto.graph.initializer.append(numpy_helper.from_array(noise(3 * WIDTH, seed=4), "bias"))
     return ir.from_proto(proto)
 

@@ -9,9 +9,9 @@ def test_samples_with_and_without_a_cache() -> None:
     """A cache may be empty in some samples, the first one or another."""
     filled, empty = {"past": np.array([[-1.0, 2.0]], np.float32)}, {"past": np.zeros((1, 0), np.float32)}
     for samples in ([filled, empty], [empty, filled]):
-        found = extents(samples)["past"]
-        assert (found.low, found.high) == (-1.0, 2.0)
-        assert found.shape == samples[0]["past"].shape
+        result = extents(samples)["past"]
+        assert (result.low, result.high) == (-1.0, 2.0)
+        assert result.shape == samples[0]["past"].shape
 
 
 def test_all_kinds_keep_to_the_extents() -> None:

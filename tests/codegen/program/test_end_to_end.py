@@ -61,20 +61,20 @@ def onnx_runtime(x: np.ndarray) -> dict[str, np.ndarray]:
 
 def compared(off: float) -> Compared:
     # Half of 5 lies between two codes: the least more is rounded up, and all sums after it are higher by it.
-    values, found = onnx_runtime(np.array([[5, 20, 40, 7.2]], np.float32)), Compared()
+    values, result = onnx_runtime(np.array([[5, 20, 40, 7.2]], np.float32)), Compared()
     for outcome in outcomes(Loaded(LISTING, Library(off)), values, {}):
         assert outcome.problem == "" or outcome.is_real
-        found.add(outcome)
-    return found
+        result.add(outcome)
+    return result
 
 
 def test_one_rounding_explains_every_integer_after_it() -> None:
-    found = compared(1e-6)
-    assert found.different["a_codes"] == 1
-    assert found.different["a_sums"] == SIZE  # each of them has the sum of all codes in it
-    assert found.rounded == {"a_codes": 1}
+    result = compared(1e-6)
+    assert result.different["a_codes"] == 1
+    assert result.different["a_sums"] == SIZE  # each of them has the sum of all codes in it
+    assert result.rounded == {"a_codes": 1}
 
 
 def test_nothing_differs_where_float_parts_are_the_same() -> None:
-    found = compared(0.0)
-    assert (found.different, found.rounded) == ({}, {})
+    result = compared(0.0)
+    assert (result.different, result.rounded) == ({}, {})

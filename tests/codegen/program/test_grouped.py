@@ -30,10 +30,10 @@ def grouped(attributes: str, packed: bool, added: str = "", past: str = "P", wor
     parts += [f"float[N, {SHARED}, {past}, {SIZE}] {name}" for name in ("past_k", "past_v")]
     parts += ["int32[N] lengths", "int32[1] total", *(f"float[{MOST}, {SIZE // 2}] {name}" for name in ("cos", "sin"))]
     parts += [added] if added else []
-    given = f"q, {', ' if packed else 'k, v'}, past_k, past_v, lengths, total"
-    given += ", cos, sin" if "rotary" in attributes else ", , " if added else ""
-    given += ", , added" if added else ""
-    node = f"com.microsoft.GroupQueryAttention <num_heads = {HEADS}, kv_num_heads = {SHARED}{attributes}> ({given})"
+    value = f"q, {', ' if packed else 'k, v'}, past_k, past_v, lengths, total"
+    value += ", cos, sin" if "rotary" in attributes else ", , " if added else ""
+    value += ", , added" if added else ""
+    node = f"com.microsoft.GroupQueryAttention <num_heads = {HEADS}, kv_num_heads = {SHARED}{attributes}> ({value})"
     made = [f"float[N, {words}, {HEADS * SIZE}] y"]
     made += [f"float[N, {SHARED}, {whole}, {SIZE}] {name}" for name in ("present_k", "present_v")]
     header = '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>'
@@ -45,7 +45,7 @@ def grouped(attributes: str, packed: bool, added: str = "", past: str = "P", wor
 
 def feeds(model: ir.Model, words: int, past: int, room: int = 0, texts: int = 2) -> Feeds:
     angles = np.arange(MOST)[:, None] * 100.0 ** (-np.arange(SIZE // 2) / (SIZE // 2))
-    found: Feeds = {
+    result: Feeds = {
         "lengths": np.full(texts, past + words - 1, np.int32),
         "total": np.array([past + words], np.int32),
         "cos": np.cos(angles).astype(np.float32),
@@ -55,18 +55,18 @@ def feeds(model: ir.Model, words: int, past: int, room: int = 0, texts: int = 2)
     for seed, value in enumerate(model.graph.inputs):
         assert value.shape is not None
         shape = [size if isinstance(size, int) else sizes[str(size.value)] for size in value.shape]
-        found.setdefault(str(value.name), noise(*shape, seed=seed))
+        result.setdefault(str(value.name), noise(*shape, seed=seed))
     for name in ("past_k", "past_v") if room else ():
-        found[name][:, :, past:] = 0
-    return {str(value.name): found[str(value.name)] for value in model.graph.inputs}
+        result[name][:, :, past:] = 0
+    return {str(value.name): result[str(value.name)] for value in model.graph.inputs}
 
 
-def assert_same(model: ir.Model, given: Feeds) -> None:
+def assert_same(model: ir.Model, value: Feeds) -> None:
     written = expanded(model)
     assert not any(node.domain for node in written.graph)
-    found = run(written, given)
-    for name, array in run(model, given).items():
-        np.testing.assert_allclose(found[name], array, atol=1e-5, err_msg=name)
+    result = run(written, value)
+    for name, array in run(model, value).items():
+        np.testing.assert_allclose(result[name], array, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("packed", [False, True])

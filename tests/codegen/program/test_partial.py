@@ -47,8 +47,8 @@ class Inverting:
         layout = LAYOUTS[name]
 
         def call(x: np.ndarray, y: np.ndarray) -> None:
-            given = LAYOUTS[(name == "z" and "y") or "x"].from_memory(x)
-            made, before = 255 - given + np.uint8(self.wrong), layout.from_memory(y)
+            value = LAYOUTS[(name == "z" and "y") or "x"].from_memory(x)
+            made, before = 255 - value + np.uint8(self.wrong), layout.from_memory(y)
             self.rows = round(6 * self.share)
             before[:, : self.channels, : self.rows] = made[:, : self.channels, : self.rows]
             y[...] = layout.to_memory(before)
@@ -71,8 +71,8 @@ def run_of(library: Inverting) -> PartialRun:
 def test_a_large_call_is_compared_in_part_and_a_small_one_whole() -> None:
     library = Inverting()
     run = run_of(library)
-    found = list(run.outcomes(VALUES))
-    assert [(outcome.elements, outcome.wrong, outcome.problem) for outcome in found] == [(60, 0, ""), (120, 0, "")]
+    result = list(run.outcomes(VALUES))
+    assert [(outcome.elements, outcome.wrong, outcome.problem) for outcome in result] == [(60, 0, ""), (120, 0, "")]
     assert (run.shares, library.asked) == ({"y": 0.5}, [0.5, 1.0])
 
 

@@ -51,9 +51,9 @@ def test_gives_what_onnxruntime_gives(operator: str, direction: str, inputs: str
     feeds = FEEDS | {name: noise(count, BATCH, HIDDEN, seed=seed) for seed, name in enumerate("hc", 5)}
     written = expanded(model, unrolls=True)
     assert operator not in {node.op_type for node in written.graph}
-    wanted, found = run(model, feeds), run(written, feeds)
+    wanted, result = run(model, feeds), run(written, feeds)
     for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(result[name], value, atol=2e-6, err_msg=name)
 
 
 REFUSED = {

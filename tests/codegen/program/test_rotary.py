@@ -18,9 +18,9 @@ PLACES = np.array([[0, 1, 2, 3, 4], [6, 0, 1, 2, 3]])
 def test_gives_what_onnxruntime_gives(shape: str, interleaved: int, has_places: bool) -> None:
     declared, heads, x = SHAPES[shape]
     table = "float[7, 4]" if has_places else "float[N, 5, 4]"
-    places, given = (", int64[N, 5] p", ", p") if has_places else ("", "")
+    places, values = (", int64[N, 5] p", ", p") if has_places else ("", "")
     graph = f"""g ({declared}, {table} c, {table} s{places}) => (float[N, M, K] y) {{
-        t = RotaryEmbedding <{heads}interleaved = {interleaved}> (x, c, s{given}) y = Neg(t) }}"""
+        t = RotaryEmbedding <{heads}interleaved = {interleaved}> (x, c, s{values}) y = Neg(t) }}"""
     model = parse(graph.replace("N, M, K", ", ".join(["N", *map(str, x.shape[1:])])), OPSET)
     angles = noise(*((7, 4) if has_places else (2, 5, 4)))
     feeds: Feeds = {"x": x, "c": np.cos(angles), "s": np.sin(angles)} | ({"p": PLACES} if has_places else {})

@@ -36,8 +36,8 @@ def test_narrow_weights_are_int4_and_mean_the_same() -> None:
         assert np.array_equal(narrow, codes)
         assert len(graph.constants[name].raw_data) == (np.asarray(old.array(name)).size + 1) // 2
     feeds, plain = samples(1, 3, 8, 8)[0], session_options(optimize=False)
-    wanted, found = (Runner(model, options=plain).run(feeds)["y"] for model in (before, after))
-    assert relative([wanted], [found]) < 1e-6
+    wanted, result = (Runner(model, options=plain).run(feeds)["y"] for model in (before, after))
+    assert relative([wanted], [result]) < 1e-6
 
 
 def test_a_model_without_narrow_weights_stays_as_it_is() -> None:

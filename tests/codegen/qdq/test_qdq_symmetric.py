@@ -17,8 +17,8 @@ def test_int8_around_0_means_the_same() -> None:
     model = symmetric_model()
     other = signed(model)
     feeds = samples(1, 3, 8, 8)[0]
-    wanted, found = (Runner(each).run(feeds)["y"] for each in (model, other))
-    assert relative([wanted], [found]) < 0.02
+    wanted, result = (Runner(each).run(feeds)["y"] for each in (model, other))
+    assert relative([wanted], [result]) < 0.02
     zeros = [np.asarray(QdqGraph(other).array(node.input[2])) for node in QdqGraph(other).conversions()]
     assert {(zero.dtype, int(zero)) for zero in zeros} == {(np.dtype(np.int8), 0)}
 
@@ -27,8 +27,8 @@ def test_for_tensorrt_relu_is_behind_its_layer_and_biases_are_real() -> None:
     model = both(symmetric(powers=False), samples(1, 3, 8, 8))[0]
     other = for_tensorrt(model)
     feeds = samples(1, 3, 8, 8)[0]
-    wanted, found = (Runner(each).run(feeds)["y"] for each in (model, other))
-    assert relative([wanted], [found]) < 0.05
+    wanted, result = (Runner(each).run(feeds)["y"] for each in (model, other))
+    assert relative([wanted], [result]) < 0.05
     makers = {name: node.op_type for node in other.graph.node for name in node.output}
     assert {makers[node.input[0]] for node in other.graph.node if node.op_type == "Relu"} == {"Conv"}
     assert len(other.graph.node) < len(model.graph.node)

@@ -51,11 +51,11 @@ def test_what_was_real_is_so_but_for_rounding(kind: str, seed: int) -> None:
     after = widened(before, feeds)
     assert not violations(after, "qnn")
     for each in feeds:
-        wanted, found = (list(tensors_of(Runner(one).run(each)).values()) for one in (before, after))
-        assert relative(wanted, found) < 2e-2  # a value in the middle of two codes of 8 bits may take either
+        wanted, result = (list(tensors_of(Runner(one).run(each)).values()) for one in (before, after))
+        assert relative(wanted, result) < 2e-2  # a value in the middle of two codes of 8 bits may take either
     if share == 1.0:
         assert types(after) == {"uint16"}
-        assert relative(wanted, found) < 2e-4
+        assert relative(wanted, result) < 2e-4
 
 
 def test_a_region_is_on_16_bits_and_the_rest_on_8() -> None:
@@ -152,8 +152,8 @@ def test_products_of_8_and_16_bits_are_on_16(real: str) -> None:
     after = widened(before, feeds)
     assert types(after) == {"uint8", "uint16", "int16"}
     assert not violations(after, "qnn")
-    wanted, found = (Runner(one).run(feeds[0])["y"] for one in (before, after))
-    assert relative([wanted], [found]) < 2e-2
+    wanted, result = (Runner(one).run(feeds[0])["y"] for one in (before, after))
+    assert relative([wanted], [result]) < 2e-2
 
 
 def test_operators_of_several_operands_are_on_16_bits() -> None:
@@ -187,8 +187,8 @@ def test_attention_with_a_mask_is_close(lowest: float) -> None:
     made = quantized(parse(graph, **constants), feeds, keep_float=lambda _name: True)
     before, _, _ = both(made, feeds, {}, wide=True)
     after = widened(before, feeds)
-    wanted, found = (Runner(one).run(feeds[0])["y"] for one in (before, after))
-    assert relative([wanted], [found]) < 1e-3
+    wanted, result = (Runner(one).run(feeds[0])["y"] for one in (before, after))
+    assert relative([wanted], [result]) < 1e-3
     wide = QdqGraph(after)
     numbers = [np.asarray(wide.array(n.input[1])).max() for n in wide.nodes if n.op_type == "DequantizeLinear"]
     assert max(numbers) * 2**16 < 1e3  # constants of a mask take no codes either
@@ -230,5 +230,5 @@ def test_the_second_of_two_activations_has_signed_codes() -> None:
     kinds = [graph_of.code_type(graph_of.makers[name]) for name in product.input]
     assert kinds == [np.uint16, np.int16]
     assert not violations(after, "qnn")
-    wanted, found = (list(Runner(one).run(feeds[0]).values()) for one in (before, after))
-    assert relative(wanted, found) < 1e-3
+    wanted, result = (list(Runner(one).run(feeds[0]).values()) for one in (before, after))
+    assert relative(wanted, result) < 1e-3

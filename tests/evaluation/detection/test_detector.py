@@ -77,20 +77,20 @@ WAYS: dict[str, tuple[Detector, dict[str, np.ndarray]]] = {
 }
 
 
-def told(found: Detections) -> list[tuple[int, float, list[float]]]:
-    rows = zip(found.labels, found.scores, found.boxes, strict=True)
+def told(result: Detections) -> list[tuple[int, float, list[float]]]:
+    rows = zip(result.labels, result.scores, result.boxes, strict=True)
     return [(int(label), float(score), box.tolist()) for label, score, box in rows]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_found_is_told_however_it_is_written(way: str) -> None:
     detector, outputs = WAYS[way]
-    found = told(detector.decode({name: array.astype(np.float64) for name, array in outputs.items()}, SIZE))
+    result = told(detector.decode({name: array.astype(np.float64) for name, array in outputs.items()}, SIZE))
     if way == "what NonMaxSuppression chose":
-        found = told(detector.decode(outputs, SIZE))
-    assert [label for label, *_ in found] == [label for label, *_ in WANTED]
-    assert [score for _, score, _ in found] == pytest.approx([score for _, score, _ in WANTED], abs=1e-4)
-    np.testing.assert_allclose([box for *_, box in found], [box for *_, box in WANTED])
+        result = told(detector.decode(outputs, SIZE))
+    assert [label for label, *_ in result] == [label for label, *_ in WANTED]
+    assert [score for _, score, _ in result] == pytest.approx([score for _, score, _ in WANTED], abs=1e-4)
+    np.testing.assert_allclose([box for *_, box in result], [box for *_, box in WANTED])
 
 
 def test_offsets_from_anchors(tmp_path: Path) -> None:
@@ -99,17 +99,17 @@ def test_offsets_from_anchors(tmp_path: Path) -> None:
     sizes = SHARES[CHOSEN, 2:] - SHARES[CHOSEN, :2]
     shift, ratio = (centres - anchors[:, :2]) / anchors[:, 2:] / 0.1, np.log(sizes / anchors[:, 2:]) / 0.2
     np.save(tmp_path / "anchors.npy", anchors)
-    given: dict[str, Any] = {"box_unit": "shares", "anchors": str(tmp_path / "anchors.npy")}
+    options: dict[str, Any] = {"box_unit": "shares", "anchors": str(tmp_path / "anchors.npy")}
     for form, order in (("offsets", [0, 1, 2, 3]), ("offsets-yx", [1, 0, 3, 2])):
         outputs = {"loc": np.c_[shift, ratio][None, :, order], "conf": SCORES[CHOSEN][None]}
-        found = Detector(boxes=form, **given).decode(outputs, SIZE)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found.boxes, CORNERS[CHOSEN])
+        result = Detector(boxes=form, **options).decode(outputs, SIZE)  # type: ignore[arg-type]
+        np.testing.assert_allclose(result.boxes, CORNERS[CHOSEN])
     (tmp_path / "text.npy").write_text("0.5 0.5 0.1 0.1")
     for name, message in (("text", "not an .npy file of numbers"), ("none", "cannot read the anchors")):
         with pytest.raises(UsageError, match=message):
             Detector(boxes="offsets", box_unit="shares", anchors=str(tmp_path / f"{name}.npy")).decode(outputs, SIZE)
     with pytest.raises(UsageError, match="3 boxes, and 2 anchors"):
-        Detector(boxes="offsets", **given).decode({"loc": CORNERS[:3], "conf": SCORES[:3]}, SIZE)
+        Detector(boxes="offsets", **options).decode({"loc": CORNERS[:3], "conf": SCORES[:3]}, SIZE)
 
 
 def test_nothing_found_is_no_error() -> None:
@@ -143,7 +143,7 @@ def test_what_is_not_said_or_does_not_fit(detector: Detector, outputs: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"boxes": "xxyy"}, "boxes is 'xxyy'"),
         ({"box_unit": "px"}, "box_unit is 'px'"),
@@ -159,9 +159,9 @@ def test_what_is_not_said_or_does_not_fit(detector: Detector, outputs: dict[str,
         ({"variances": "0.1,0.2"}, "expected four positive numbers"),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Detector.parse(given)
+        Detector.parse(options)
 
 
 def test_it_is_kept_as_json() -> None:

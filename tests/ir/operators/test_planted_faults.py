@@ -56,8 +56,8 @@ def fitted(measured: Measured) -> QuantizedModel:
 
 
 def test_the_network_has_every_operator_that_has_a_reference(fitted: QuantizedModel) -> None:
-    found = {(step.node.op_type, has_float_output(step)) for step in reference.steps(fitted.lowered)}
-    assert sorted(found) == sorted(COMPUTED)
+    result = {(step.node.op_type, has_float_output(step)) for step in reference.steps(fitted.lowered)}
+    assert sorted(result) == sorted(COMPUTED)
 
 
 def test_the_network_runs_every_kernel_that_is_named(fitted: QuantizedModel) -> None:
@@ -74,17 +74,17 @@ def test_a_fault_in_its_reference_is_found(
     assert right is not None
 
     def wrong(step: LoweredStep, inputs: Sequence[np.ndarray]) -> Any:
-        found = right(step, inputs)
+        result = right(step, inputs)
         if has_float_output(step) != is_float:
-            return found
-        return tuple(map(_moved, found)) if isinstance(found, tuple) else _moved(found)
+            return result
+        return tuple(map(_moved, result)) if isinstance(result, tuple) else _moved(result)
 
-    given = (fitted.exported.proto, fitted.lowered, measured.feeds[:1], fitted.exported.renamed)
-    compare(*given)
+    values = (fitted.exported.proto, fitted.lowered, measured.feeds[:1], fitted.exported.renamed)
+    compare(*values)
     monkeypatch.setitem(registry.OPERATORS, name, replace(OPERATORS[name], reference=wrong))  # type: ignore[arg-type]
     with pytest.raises(VerificationError, match=f"^{name} .* differ from the reference"):
-        compare(*given)
+        compare(*values)
 
 
-def _moved(found: np.ndarray) -> np.ndarray:
-    return found * np.float32(1.001) if found.dtype.kind == "f" else found ^ 1
+def _moved(result: np.ndarray) -> np.ndarray:
+    return result * np.float32(1.001) if result.dtype.kind == "f" else result ^ 1

@@ -39,18 +39,18 @@ ALLOWED = {
 def listed(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
     """Line and names of every collection, match, or chain of comparisons, with names of two operators or more."""
     for node in ast.walk(tree):
-        found: list[ast.expr | None] = []
+        result: list[ast.expr | None] = []
         if isinstance(node, ast.Set | ast.List | ast.Tuple):
-            found = [*node.elts]
+            result = [*node.elts]
         elif isinstance(node, ast.Dict):
-            found = [*node.keys]
+            result = [*node.keys]
         elif isinstance(node, ast.Match):
             patterns = (pattern for case in node.cases for pattern in ast.walk(case.pattern))
-            found = [pattern.value for pattern in patterns if isinstance(pattern, ast.MatchValue)]
+            result = [pattern.value for pattern in patterns if isinstance(pattern, ast.MatchValue)]
         elif isinstance(node, ast.BoolOp):
             compared = (part for part in node.values if isinstance(part, ast.Compare))
-            found = [operand for part in compared for operand in (part.left, *part.comparators)]
-        names = [each.value for each in found if isinstance(each, ast.Constant) and each.value in NAMES]
+            result = [operand for part in compared for operand in (part.left, *part.comparators)]
+        names = [each.value for each in result if isinstance(each, ast.Constant) and each.value in NAMES]
         if len(names) > 1:
             yield getattr(node, "lineno", 0), names
 
@@ -68,13 +68,13 @@ def place(file: Path) -> str | None:
 
 
 def test_no_other_list_of_operators() -> None:
-    found = [
+    result = [
         f"{file.relative_to(ROOT)}:{line}: {', '.join(names)}"
         for file in files()
         if place(file) is None
         for line, names in listed(ast.parse(file.read_text(encoding="utf-8")))
     ]
-    assert found == []
+    assert result == []
 
 
 @pytest.mark.parametrize("allowed", ALLOWED)
@@ -85,5 +85,5 @@ def test_every_exception_is_needed(allowed: str) -> None:
 
 def test_lists_are_found() -> None:
     code = 'A = {"Conv", "Gemm"}\nB = {"Conv": 1, "x": 2}\nC = x in ("Add", "Mul")\nmatch x:\n case "Add" | "Sub": 1'
-    found = [["Add", "Sub"], ["Conv", "Gemm"], ["Add", "Mul"], ["Relu", "Clip"]]
-    assert sorted(names for _, names in listed(ast.parse(code + '\nx == "Relu" or x == "Clip"'))) == sorted(found)
+    result = [["Add", "Sub"], ["Conv", "Gemm"], ["Add", "Mul"], ["Relu", "Clip"]]
+    assert sorted(names for _, names in listed(ast.parse(code + '\nx == "Relu" or x == "Clip"'))) == sorted(result)

@@ -31,18 +31,18 @@ def test_no_plan_is_better(seed: int, share: float) -> None:
     every = list(plans(problem))
     sizes = [size for _, _, size in every]
     limit = int(min(sizes) + share * (max(sizes) - min(sizes)))
-    found = allocate(problem, limit)
-    loss, size = next((loss, size) for choice, loss, size in every if choice == found.choice)
-    assert found.loss == pytest.approx(loss)
-    assert found.bytes == size <= limit == found.limit
+    result = allocate(problem, limit)
+    loss, size = next((loss, size) for choice, loss, size in every if choice == result.choice)
+    assert result.loss == pytest.approx(loss)
+    assert result.bytes == size <= limit == result.limit
     best = min(loss for _, loss, size in every if size <= limit)
     worst = max(candidate.loss for candidate in problem.candidates)
-    assert best <= found.loss * (1 + 1e-9) + 1e-12
-    assert found.loss <= best * (1 + 2 * RELATIVE_GAP) + 2 * BYTES_WEIGHT * worst
-    assert found.bound <= best * (1 + 1e-4) + 2 * BYTES_WEIGHT * worst
+    assert best <= result.loss * (1 + 1e-9) + 1e-12
+    assert result.loss <= best * (1 + 2 * RELATIVE_GAP) + 2 * BYTES_WEIGHT * worst
+    assert result.bound <= best * (1 + 1e-4) + 2 * BYTES_WEIGHT * worst
     # What decides between equals is not proven about the loss itself.
-    assert found.gap * found.loss <= 1e-4 * found.loss + 2 * BYTES_WEIGHT * worst
-    assert found.status == ("optimal" if found.gap <= PROVEN else "gap")
+    assert result.gap * result.loss <= 1e-4 * result.loss + 2 * BYTES_WEIGHT * worst
+    assert result.status == ("optimal" if result.gap <= PROVEN else "gap")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -58,11 +58,11 @@ def test_hopeless_candidates_hide_nothing(seed: int) -> None:
     every = list(plans(problem))
     for limit in sorted({size for _, _, size in every})[:: max(1, len(every) // 9)]:
         best = min(loss for _, loss, size in every if size <= limit)
-        found = allocate(problem, limit)
-        assert best <= found.loss * (1 + 1e-9) + 1e-12
-        assert found.loss <= best * (1 + PROVEN)
-        assert found.bound <= best * (1 + PROVEN)
-        assert found.status == "optimal"
+        result = allocate(problem, limit)
+        assert best <= result.loss * (1 + 1e-9) + 1e-12
+        assert result.loss <= best * (1 + PROVEN)
+        assert result.bound <= best * (1 + PROVEN)
+        assert result.status == "optimal"
 
 
 @settings(deadline=None, max_examples=25)
@@ -73,9 +73,9 @@ def test_no_smaller_plan_loses_as_little(seed: int, share: float) -> None:
     every = list(plans(problem))
     losses = [loss for _, loss, _ in every]
     limit = min(losses) + share * (max(losses) - min(losses))
-    found = smallest_within(problem, limit)
-    loss, size = next((loss, size) for choice, loss, size in every if choice == found.choice)
-    assert (found.loss, found.bytes) == (pytest.approx(loss), size)
+    result = smallest_within(problem, limit)
+    loss, size = next((loss, size) for choice, loss, size in every if choice == result.choice)
+    assert (result.loss, result.bytes) == (pytest.approx(loss), size)
     assert loss <= max(limit, min(losses)) * (1 + TOLERANCE)
     kept = max(limit * (1 - TOLERANCE), min(losses))
     assert size <= min(size for _, loss, size in every if loss <= kept) * (1 + RELATIVE_GAP)
@@ -95,8 +95,8 @@ def test_the_least_flash_that_a_loss_takes(seed: int) -> None:
         for choice, loss, _ in plans(problem)
     ]
     limit = sorted(loss for _, loss in every)[len(every) // 3] * (1 + 1e-6)
-    found = smallest_in_flash(replace(problem, flash=costs), limit)
-    assert costs.of(found) == min(size for size, loss in every if loss <= limit)
+    result = smallest_in_flash(replace(problem, flash=costs), limit)
+    assert costs.of(result) == min(size for size, loss in every if loss <= limit)
     assert costs.of(smallest_in_flash(replace(problem, flash=costs))) == min(size for size, _ in every)
 
 
@@ -108,9 +108,9 @@ def test_a_limit_far_below_the_largest_loss_is_kept() -> None:
     candidates += [
         Candidate("b", form, form.bits * 10, loss) for form, loss in zip(FORMS, (1e3, 2e-5, 1e-5, 0), strict=True)
     ]
-    found = smallest_within(Problem(tuple(candidates), 100), 4e-5)
-    assert found.loss <= 4e-5
-    assert found.bytes == 100 + 80 + 40  # 220: either of both in 8 bits, which loses at most 4e-5
+    result = smallest_within(Problem(tuple(candidates), 100), 4e-5)
+    assert result.loss <= 4e-5
+    assert result.bytes == 100 + 80 + 40  # 220: either of both in 8 bits, which loses at most 4e-5
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -133,10 +133,10 @@ def test_the_smallest_plan_and_what_lies_below_it(seed: int) -> None:
 def test_bytes_are_not_spent_where_they_lower_no_loss() -> None:
     candidates = [Candidate("a", form, form.bits * 10, 0.5) for form in FORMS]
     candidates += [Candidate("b", form, form.bits * 10, 1.0 / form.bits) for form in FORMS]
-    found = allocate(Problem(tuple(candidates), 100), 10_000)
-    assert found.choice == {"a": Integer(2), "b": FLOAT16}
-    assert found.bytes == 100 + 20 + 160
-    assert best_choice(Problem(tuple(candidates), 100)) == found.choice
+    result = allocate(Problem(tuple(candidates), 100), 10_000)
+    assert result.choice == {"a": Integer(2), "b": FLOAT16}
+    assert result.bytes == 100 + 20 + 160
+    assert best_choice(Problem(tuple(candidates), 100)) == result.choice
 
 
 def test_a_shared_part_is_paid_once() -> None:
@@ -156,8 +156,8 @@ def test_a_shared_part_is_paid_once() -> None:
 def test_losses_of_any_scale() -> None:
     for scale in (1e-12, 1.0, 1e9):
         candidates = [Candidate(w, f, f.bits * 10, scale * (1 + w.count("b")) / f.bits) for w in "ab" for f in FORMS]
-        found = allocate(Problem(tuple(candidates), 0), 100)
-        assert found.choice == {"a": Integer(2), "b": Integer(8)}
+        result = allocate(Problem(tuple(candidates), 0), 100)
+        assert result.choice == {"a": Integer(2), "b": Integer(8)}
 
 
 def test_nothing_to_choose() -> None:
@@ -168,8 +168,8 @@ def test_nothing_to_choose() -> None:
 
 
 def test_no_loss_anywhere() -> None:
-    found = allocate(Problem(tuple(Candidate("a", f, f.bits, 0.0) for f in FORMS), 0), 16)
-    assert (found.choice, found.loss, found.gap) == ({"a": Integer(2)}, 0.0, 0.0)
+    result = allocate(Problem(tuple(Candidate("a", f, f.bits, 0.0) for f in FORMS), 0), 16)
+    assert (result.choice, result.loss, result.gap) == ({"a": Integer(2)}, 0.0, 0.0)
 
 
 def test_the_same_answer_every_time() -> None:

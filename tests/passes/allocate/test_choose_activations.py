@@ -44,9 +44,9 @@ def true_loss(model: ir.Model, context: Analysis) -> float:
     params = source_params(sites, context.ranges)
     batches = list(context.held_back.batches(8))
     real = list(map(Runner(model).run, batches))
-    found = run_quantized(Slicer(model), batches, params)
+    result = run_quantized(Slicer(model), batches, params)
     loss = OutputLoss.of(context.kinds, real)
-    return float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)]))
+    return float(np.mean([loss(a, b) for a, b in zip(real, result, strict=True)]))
 
 
 def test_everything_that_can_be_integer(model: ir.Model, context: Analysis) -> None:
@@ -96,11 +96,11 @@ def test_what_takes_longer_on_codes_stays_float(tmp_path: Path) -> None:
         y = Conv<pads=[1,1,1,1]>(b, w2)
     }"""
     narrow = parse(graph, w1=noise(32, 1, 3, 3, seed=1) / 3, w2=noise(64, 32, 3, 3, seed=2) / 17)
-    given = Analysis.after(measure(narrow, [{"x": noise(1, 8, 16, 16, seed=seed)} for seed in range(16)], tmp_path))
-    worth = Worth.of(replace(given, site_losses=dict.fromkeys(given.site_losses, 1e-9)))
+    value = Analysis.after(measure(narrow, [{"x": noise(1, 8, 16, 16, seed=seed)} for seed in range(16)], tmp_path))
+    worth = Worth.of(replace(value, site_losses=dict.fromkeys(value.site_losses, 1e-9)))
     for times in (worth.times(), worth.times("arithmetic")):
         assert [site.name for site in worth.sites(1.0, times)] == ["b", "y"]
-    assert worth.saved(worth.sites(1.0, worth.times()), worth.times()) > 0 > worth.saved(given.sites, worth.times())
+    assert worth.saved(worth.sites(1.0, worth.times()), worth.times()) > 0 > worth.saved(value.sites, worth.times())
 
 
 @pytest.mark.parametrize("activations", ["auto", "integer"])

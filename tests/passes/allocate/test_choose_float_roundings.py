@@ -57,9 +57,9 @@ def loss_by_hand(model: ir.Model, context: Analysis) -> float:
     def product(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.einsum("oi,nihw->nohw", weight, x).astype(np.float32)
 
-    found = [{"y": product(other, to_bfloat16(product(point, to_bfloat16(d))))} for d in inside]
+    result = [{"y": product(other, to_bfloat16(product(point, to_bfloat16(d))))} for d in inside]
     loss = OutputLoss.of(context.kinds, real)
-    losses = [loss(a, b) for a, b in zip(real, found, strict=True)]
+    losses = [loss(a, b) for a, b in zip(real, result, strict=True)]
     return float(np.average(losses, weights=[len(outputs["y"]) for outputs in real]))
 
 

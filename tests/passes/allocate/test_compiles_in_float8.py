@@ -57,9 +57,9 @@ def test_outputs_stay_close_to_those_of_the_float_model(float8: Artifact) -> Non
     """Eight levels to a power of two: 31 dB for each of the six roundings on the way."""
     session = ort.InferenceSession(residual().SerializeToString())
     feeds = {"x": samples(3, 8, 8)[:4]}
-    for name, found in float8.run(feeds).items():
+    for name, result in float8.run(feeds).items():
         (wanted,) = session.run([name], feeds)
-        assert 20 < 10 * np.log10(np.square(wanted).mean() / np.square(found - wanted).mean()) < 40
+        assert 20 < 10 * np.log10(np.square(wanted).mean() / np.square(result - wanted).mean()) < 40
 
 
 def test_it_is_verified_and_reported(float8: Artifact) -> None:

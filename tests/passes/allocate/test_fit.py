@@ -83,7 +83,9 @@ def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
     with pytest.raises(Infeasible) as refusal:
         measured.fit(5_000)
     smallest, right = refusal.value.smallest, fit.problem_of
-    monkeypatch.setattr(fit, "problem_of", lambda *given: replace(made := right(*given), fixed=made.fixed + 100))
+    monkeypatch.setattr(
+        fit, "problem_of", lambda *arguments: replace(made := right(*arguments), fixed=made.fixed + 100)
+    )
     delivered = measured.fit(smallest)
     assert len(delivered.exported.data) <= smallest == delivered.allocation.limit
     with pytest.raises(Infeasible) as refusal:
@@ -96,8 +98,10 @@ def test_bytes_that_a_file_turns_out_not_to_need_are_spent(
 ) -> None:
     """As where tuned layers need no bias: the numbers of the table have one, and the solver is told its bytes."""
     best, problem_of, weighed = fitted(9_000), fit.problem_of, fit.weighed
-    monkeypatch.setattr(fit, "problem_of", lambda *given: replace(made := problem_of(*given), fixed=made.fixed + 400))
-    monkeypatch.setattr(fit, "weighed", lambda *given: weighed(*given) + 400)
+    monkeypatch.setattr(
+        fit, "problem_of", lambda *arguments: replace(made := problem_of(*arguments), fixed=made.fixed + 400)
+    )
+    monkeypatch.setattr(fit, "weighed", lambda *arguments: weighed(*arguments) + 400)
     # Which of the two files loses less differs between processors by the last digits of their sums.
     monkeypatch.setattr(fit, "better_of", lambda _analysis, _first, second, _limit: second)
     delivered = measured.fit(9_000)
@@ -168,7 +172,7 @@ def test_the_best_of_several_reconstructions_is_taken(
     for draw in range(TRIES["light"]):
         with monkeypatch.context() as patched:
             patched.setattr(
-                fit, "reconstruct_all", lambda given, *_, draw=draw, **__: [Reconstruct(draw).apply(given).output]
+                fit, "reconstruct_all", lambda value, *_, draw=draw, **__: [Reconstruct(draw).apply(value).output]
             )
             alone.append(loss(measured.fit(6_200).exported.proto))
     assert best == min(alone)

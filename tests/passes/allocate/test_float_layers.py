@@ -55,8 +55,8 @@ def test_what_is_rounded_is_in_the_file_and_in_its_documents(rounded: Artifact) 
     assert bfloats(rounded) == ["ar", "br"]  # three channels of the input are no pairs
     assert casts(rounded) == 2
     assert 0 < rounded.manifest["activation_loss"] < 1e-3
-    told = [note["subject"] for note in rounded.manifest["notes"] if "rounded to bfloat16" in note["message"]]
-    assert told == ["ar", "br"]
+    messages = [note["subject"] for note in rounded.manifest["notes"] if "rounded to bfloat16" in note["message"]]
+    assert messages == ["ar", "br"]
     page = (rounded.folder / "report.html").read_text()
     assert "0 of 6 activations are quantized to 8 bits and 2 rounded to bfloat16" in page
 
@@ -73,9 +73,9 @@ def test_resolve_keeps_what_was_asked_for(rounded: Artifact, tmp_path: Path) -> 
 def test_a_given_plan_is_followed_whatever_is_asked_for(rounded: Artifact, tmp_path: Path) -> None:
     plan = json.loads((rounded.folder / "plan.json").read_text())
     plan["activations"] = plan["activations"][:1]
-    found = resolved(rounded, tmp_path, plan=plan, float_layers="float32")
-    assert (bfloats(found), casts(found)) == (["ar"], 1)
-    assert 0 < found.manifest["activation_loss"] < rounded.manifest["activation_loss"]
+    result = resolved(rounded, tmp_path, plan=plan, float_layers="float32")
+    assert (bfloats(result), casts(result)) == (["ar"], 1)
+    assert 0 < result.manifest["activation_loss"] < rounded.manifest["activation_loss"]
 
 
 @pytest.mark.slow
@@ -107,11 +107,11 @@ def test_auto_is_bfloat16_where_a_library_gains(
 def test_a_sweep_rounds_as_the_artifact_does(rounded: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     files = list[onnx.ModelProto]()
 
-    def times(_decided: object, given: Sequence[onnx.ModelProto]) -> list[float]:
-        files.extend(given)
-        return [1.0] * (1 + len(given))
+    def times(_decided: object, values: Sequence[onnx.ModelProto]) -> list[float]:
+        files.extend(values)
+        return [1.0] * (1 + len(values))
 
     monkeypatch.setattr(sweep, "_times", times)
-    found = ptqc.sweep(rounded.folder, budgets=["30%"], cache=rounded.folder.parent / "cache")
+    result = ptqc.sweep(rounded.folder, budgets=["30%"], cache=rounded.folder.parent / "cache")
     assert [casts_in(file) for file in files] == [2]
-    assert found.document["points"][0]["predicted"] > rounded.manifest["activation_loss"]
+    assert result.document["points"][0]["predicted"] > rounded.manifest["activation_loss"]

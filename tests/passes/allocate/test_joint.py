@@ -92,10 +92,10 @@ def program(seed: int) -> JointChoice:
 def test_costs_are_those_of_the_file_and_of_the_cost_model() -> None:
     joint, allowed = program(0), list(every(0))
     for counted in allowed:
-        found = joint.costs(counted.states)
-        assert found[BYTES] == counted.bytes
-        assert found[LOSS] == pytest.approx(counted.loss)
-        assert found[NANOSECONDS] == pytest.approx(counted.nanoseconds)
+        result = joint.costs(counted.states)
+        assert result[BYTES] == counted.bytes
+        assert result[LOSS] == pytest.approx(counted.loss)
+        assert result[NANOSECONDS] == pytest.approx(counted.nanoseconds)
         assert joint.allows(counted.states)
     everything = itertools.product(*([option.state for option in group] for group in joint.choices.values()))
     names = list(joint.choices)
@@ -114,17 +114,17 @@ def test_no_choice_within_size_and_time_loses_less(seed: int) -> None:
         with pytest.raises(NoSelection):
             solve(program(seed), goal)
         return
-    found = solve(program(seed), goal)
-    assert found.value == pytest.approx(min(within), rel=1e-6)
-    assert found.costs[BYTES] <= size
-    assert found.costs[NANOSECONDS] <= time
+    result = solve(program(seed), goal)
+    assert result.value == pytest.approx(min(within), rel=1e-6)
+    assert result.costs[BYTES] <= size
+    assert result.costs[NANOSECONDS] <= time
 
 
 def test_a_size_and_a_time_that_exclude_each_other() -> None:
     """On codes the file is at least that of four bits; the smallest file has two bits and takes longer."""
     allowed = list(every(3))
     size, time = min(c.bytes for c in allowed), min(c.nanoseconds for c in allowed)
-    found = contradiction(program(3), {NANOSECONDS: time, BYTES: size})
-    assert found.resources == (NANOSECONDS, BYTES)
-    assert found.alone == {NANOSECONDS: pytest.approx(time), BYTES: size}
-    assert found.beside[BYTES] == min(c.bytes for c in allowed if c.nanoseconds <= time)
+    result = contradiction(program(3), {NANOSECONDS: time, BYTES: size})
+    assert result.resources == (NANOSECONDS, BYTES)
+    assert result.alone == {NANOSECONDS: pytest.approx(time), BYTES: size}
+    assert result.beside[BYTES] == min(c.bytes for c in allowed if c.nanoseconds <= time)

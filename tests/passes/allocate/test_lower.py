@@ -64,11 +64,11 @@ def check(
     for one in feeds:
         expected = made.simulate(one)
         for optimize in runs:
-            found = made.run(one, optimize=optimize)
-            assert list(found) == list(expected)
+            result = made.run(one, optimize=optimize)
+            assert list(result) == list(expected)
             for name, value in expected.items():
-                assert found[name].shape == value.shape
-                distance = np.sqrt(np.mean(np.square(found[name] - value)) / max(np.mean(np.square(value)), 1e-9))
+                assert result[name].shape == value.shape
+                distance = np.sqrt(np.mean(np.square(result[name] - value)) / max(np.mean(np.square(value)), 1e-9))
                 assert distance < tolerance, (name, optimize)
     free = {kernel.node for kernel in made.plan.kernels if kernel.float_output}
     assert parity(made, feeds[0]) > 0 or set(made.plan.integer) <= free
@@ -159,18 +159,18 @@ def test_real_numbers_may_be_rounded_to_fewer_digits(
     check(made, feeds, agrees)
     plain = quantized(model, feeds, keep_float=lambda _site: True)
     for one in feeds:  # the rounding is there
-        found, real = made.run(one)["y"], plain.run(one)["y"]
-        assert 0 < np.abs(found - real).max() < differs * np.abs(real).max()
+        result, real = made.run(one)["y"], plain.run(one)["y"]
+        assert 0 < np.abs(result - real).max() < differs * np.abs(real).max()
 
 
 def test_outputs_themselves_are_not_rounded_to_bfloat16() -> None:
     model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}, float[N, 6, 8, 8] c) {{ {C} y = Conv(c, v) }}", **SMALL)
     made = quantized(model, samples(2, 6, 8, 8), keep_float=lambda _: True, is_rounded=lambda _: True)
     for feeds in samples(2, 6, 8, 8):
-        found = made.run(feeds)
-        assert not any(np.array_equal(found[name], to_bfloat16(found[name])) for name in ("c", "y"))
-        wanted = np.einsum("oi,nihw->nohw", made.tuned.weights["v"].weight[:, :, 0, 0], to_bfloat16(found["c"]))
-        np.testing.assert_allclose(found["y"], wanted, atol=1e-5)
+        result = made.run(feeds)
+        assert not any(np.array_equal(result[name], to_bfloat16(result[name])) for name in ("c", "y"))
+        wanted = np.einsum("oi,nihw->nohw", made.tuned.weights["v"].weight[:, :, 0, 0], to_bfloat16(result["c"]))
+        np.testing.assert_allclose(result["y"], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
@@ -300,12 +300,12 @@ def test_new_biases_are_used() -> None:
     biases: dict[str, np.ndarray] = {"e": noise(4, seed=20), "y": noise(5, seed=21)}
     tuned = QuantizedParameters(made.tuned.weights, {**made.tuned.biases, **biases})
     changed = Lower().apply(PlanWithParameters(model, made.plan, tuned)).output
-    found = Runner(changed.model).run(samples(2, 3, 8, 8)[0])["y"]
+    result = Runner(changed.model).run(samples(2, 3, 8, 8)[0])["y"]
     expected = parse(
         RESIDUAL.replace("Conv(q, point)", "Conv(q, point, eb)"), **{**CONSTANTS, "hb": biases["y"]}, eb=biases["e"]
     )
     again = quantized(expected, samples(2, 3, 8, 8), forms=SEVEN, params=made.plan.activations)
-    np.testing.assert_allclose(found, again.run(samples(2, 3, 8, 8)[0])["y"], atol=1e-5)
+    np.testing.assert_allclose(result, again.run(samples(2, 3, 8, 8)[0])["y"], atol=1e-5)
     assert changed.layer_constants["e/weight"] == "e/bias"
     assert made.lowered.layer_constants["e/weight"] is None
 
@@ -332,9 +332,9 @@ def test_names_of_the_model_are_not_taken() -> None:
             made, tuned=QuantizedParameters(made.tuned.weights, {**made.tuned.biases, "c": noise(6, seed=4)})
         )
         made = replace(made, lowered=Lower().apply(PlanWithParameters(made.model, made.plan, made.tuned)).output)
-        found = made.run(samples(2, 6, 8, 8)[0])["y"]
+        result = made.run(samples(2, 6, 8, 8)[0])["y"]
         other = parse(graph, w=SMALL["w"], v=SMALL["v"], cb=noise(6, seed=4))
-        np.testing.assert_allclose(found, run(other, samples(2, 6, 8, 8)[0])["y"], atol=0.1)
+        np.testing.assert_allclose(result, run(other, samples(2, 6, 8, 8)[0])["y"], atol=0.1)
 
 
 def test_codes_are_rounded_again_between_two_scales() -> None:

@@ -60,5 +60,5 @@ def test_a_view_keeps_what_it_looks_at() -> None:
         }"""
     )
     shapes = {**dict.fromkeys("xre", (1, 4, 4, 4)), **dict.fromkeys("fgy", (1, 64))}
-    found = MemoryModel.of(model, plan_of(model), shapes).running(())
-    assert found == [256, 256, 512, 512, 768, 256]
+    result = MemoryModel.of(model, plan_of(model), shapes).running(())
+    assert result == [256, 256, 512, 512, 768, 256]

@@ -50,12 +50,12 @@ def test_each_step_has_the_bytes_of_the_model(model: MemoryModel) -> None:
     program, most = program_of(model, dict.fromkeys(SITES, 1.0))
     for selection in choices():
         costs, quantized = program.costs(selection), tensors(selection)
-        found = {step: costs[step] for step in most}
+        result = {step: costs[step] for step in most}
         wanted = {f"memory at {s}": b for s, b in zip(model.steps, model.running(quantized), strict=True)}
-        assert found == {step: wanted[step] + model.loaded(quantized) for step in most}
+        assert result == {step: wanted[step] + model.loaded(quantized) for step in most}
         # Steps that were left out never need more than all of those that stayed.
-        assert max(found.values()) == model.peak(quantized)
-        assert all(found[step] <= most[step] for step in most)
+        assert max(result.values()) == model.peak(quantized)
+        assert all(result[step] <= most[step] for step in most)
 
 
 @pytest.mark.parametrize("seed", range(10))

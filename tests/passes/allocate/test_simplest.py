@@ -35,8 +35,8 @@ def taken(measured: Measured, plan: Plan) -> tuple[QuantizedModel, QuantizedMode
     job, fitted = job_of(measured), measured.fit(None, plan)
     loss = HeldBackLoss.of(job.analysis)
     builder = PlanBuilder(job.analysis, lambda other: replace(measured, context=other).fit(LIMIT), "usual", loss)
-    after, found = or_simpler(job, fitted, builder)
-    return fitted, found, after
+    after, result = or_simpler(job, fitted, builder)
+    return fitted, result, after
 
 
 def test_rounding_to_nearest_is_that_of_numpy(measured: Measured) -> None:
@@ -46,31 +46,31 @@ def test_rounding_to_nearest_is_that_of_numpy(measured: Measured) -> None:
         values = initial(measured.model, weight.name)
         form = simple.plan.formats[weight.name]
         assert isinstance(form, Integer)
-        found = simple.tuned.weights[weight.name]
-        scale = found.scale.reshape([-1 if axis == weight.channel_axis else 1 for axis in range(values.ndim)])
+        result = simple.tuned.weights[weight.name]
+        scale = result.scale.reshape([-1 if axis == weight.channel_axis else 1 for axis in range(values.ndim)])
         inside = np.abs(values / scale) < 2 ** (form.bits - 1) - 1
-        assert np.all(np.abs(values - found.weight)[inside] <= 0.5001 * np.broadcast_to(scale, values.shape)[inside])
+        assert np.all(np.abs(values - result.weight)[inside] <= 0.5001 * np.broadcast_to(scale, values.shape)[inside])
 
 
 def test_a_worse_file_is_not_delivered(measured: Measured) -> None:
     """Two bits for every weight, where the bytes hold more."""
     plan = measured.context.undecided.with_formats({w.name: Integer(2) for w in measured.context.weights})
-    fitted, found, job = taken(measured, plan)
-    assert found is not fitted
+    fitted, result, job = taken(measured, plan)
+    assert result is not fitted
     assert not job.analysis.activations
     assert [note.step for note in job.notes] == ["never-worse"]
     loss = HeldBackLoss(measured.model, measured.context.held_back, measured.context.kinds)
     simple = rounded_to_nearest(in_float(measured.context), measured.options, LIMIT)
-    assert loss(found.exported.proto) <= loss(simple.exported.proto) < loss(fitted.exported.proto)
+    assert loss(result.exported.proto) <= loss(simple.exported.proto) < loss(fitted.exported.proto)
     (name,) = [output.name for output in measured.model.graph.outputs]
     real = [Runner(measured.model).run(feeds)[str(name)] for feeds in measured.feeds]
-    packed = [Runner(found.exported.proto).run(feeds)[str(name)] for feeds in measured.feeds]
+    packed = [Runner(result.exported.proto).run(feeds)[str(name)] for feeds in measured.feeds]
     assert np.square(np.subtract(real, packed)).mean() < 0.01 * np.var(real)
 
 
 def test_a_good_file_stays(measured: Measured) -> None:
-    fitted, found, job = taken(measured, measured.fit(LIMIT).plan)
-    assert found is fitted
+    fitted, result, job = taken(measured, measured.fit(LIMIT).plan)
+    assert result is fitted
     assert job.notes == ()
 
 

@@ -47,8 +47,8 @@ def parts(graph: str, bits: tuple[int, ...], **constants: np.ndarray) -> dict[st
 @pytest.mark.parametrize(("bits", "each"), [((4,), 4), ((5, 8), 5), ((3, 2), 2)])
 def test_weights_count_with_the_narrowest_format(bits: tuple[int, ...], each: int) -> None:
     """A channel of 63 numbers has no pairs."""
-    found = parts("g (float[N,63] x) => (float[N,32] y) { y = MatMul(x, w) }", bits, w=weight(63, 32))
-    assert found["w"] == 63 * 32 * each // 8
+    result = parts("g (float[N,63] x) => (float[N,32] y) { y = MatMul(x, w) }", bits, w=weight(63, 32))
+    assert result["w"] == 63 * 32 * each // 8
 
 
 def test_equal_weights_count_once_and_masks_with_their_palette() -> None:
@@ -56,10 +56,10 @@ def test_equal_weights_count_once_and_masks_with_their_palette() -> None:
         a = Gemm<transB=1>(x, v) b = Gemm<transB=1>(a, w) y = Mul(b, m)
     }"""
     same, mask = weight(64, 64), np.resize(np.array([0, 1], np.float32), (16, 64))
-    found = parts(graph, (2, 4), v=same, w=same, m=mask)
-    assert "w" not in found
-    assert found["v"] == 64 * 64 * 3 // 16  # in pairs of 3 bits
-    assert found["m"] == 16 * 64 // 8
+    result = parts(graph, (2, 4), v=same, w=same, m=mask)
+    assert "w" not in result
+    assert result["v"] == 64 * 64 * 3 // 16  # in pairs of 3 bits
+    assert result["m"] == 16 * 64 // 8
 
 
 def refused(folder: Path, limit: int, output: Path, cache: Path) -> int:
@@ -74,17 +74,17 @@ def refused(folder: Path, limit: int, output: Path, cache: Path) -> int:
 def test_a_size_that_is_offered_works_and_one_that_is_refused_cannot_be_beaten(name: str, tmp_path: Path) -> None:
     model, cache = MODELS / f"{name}.onnx", tmp_path / "cache"
     data = MODELS / "digits_calibration.npz" if name == DIGITS else "synthetic"
-    told = ptqc.inspect(model).found
-    assert told is not None
+    inspected = ptqc.inspect(model).found
+    assert inspected is not None
     with pytest.raises(Infeasible) as early:
-        ptqc.compile(model, calibration=data, output=tmp_path / "no", budget=f"{told.at_least - 1}B", cache=cache)
-    assert early.value.smallest == told.smallest
+        ptqc.compile(model, calibration=data, output=tmp_path / "no", budget=f"{inspected.at_least - 1}B", cache=cache)
+    assert early.value.smallest == inspected.smallest
     artifact = ptqc.compile(
-        model, calibration=data, output=tmp_path / "offered", budget=f"{told.smallest}B", samples=32, cache=cache
+        model, calibration=data, output=tmp_path / "offered", budget=f"{inspected.smallest}B", samples=32, cache=cache
     )
-    assert artifact.path.stat().st_size <= told.smallest
-    smallest = refused(artifact.folder, told.at_least, tmp_path / "no", cache)
-    assert told.at_least <= smallest <= told.smallest < 1.15 * smallest
+    assert artifact.path.stat().st_size <= inspected.smallest
+    smallest = refused(artifact.folder, inspected.at_least, tmp_path / "no", cache)
+    assert inspected.at_least <= smallest <= inspected.smallest < 1.15 * smallest
     there = ptqc.resolve(artifact.folder, output=tmp_path / "smallest", budget=f"{smallest}B", cache=cache)
     assert 0.98 * smallest < there.path.stat().st_size <= smallest
     assert refused(artifact.folder, int(0.98 * smallest), tmp_path / "no", cache) == smallest

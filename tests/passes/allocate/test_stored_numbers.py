@@ -32,10 +32,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 def test_numbers_come_back_as_they_were(measured: Measured, tmp_path: Path) -> None:
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     fitted = fit(measured.context, measured.options, 9_000, stored=stored)
-    found = stored.find(fitted.plan, range(2))
-    assert found is not None
+    result = stored.find(fitted.plan, range(2))
+    assert result is not None
     draws, _ = reconstruct(measured.context, measured.options, fitted.plan, None)
-    for again, made in zip(found, draws, strict=True):
+    for again, made in zip(result, draws, strict=True):
         assert again.losses == made.losses
         assert again.biases.keys() == made.biases.keys()
         assert again.weights.keys() == made.weights.keys()

@@ -44,10 +44,10 @@ TIMED = [
 
 @pytest.mark.parametrize(("layer", "positions", "real", "codes"), TIMED)
 def test_layers_take_about_what_was_timed(layer: Layer, positions: int, real: float, codes: float) -> None:
-    found = microseconds(layer, positions)
-    assert found == pytest.approx((real, codes), rel=0.4)
+    result = microseconds(layer, positions)
+    assert result == pytest.approx((real, codes), rel=0.4)
     if not 0.8 < real / codes < 1.25:
-        assert (found[0] < found[1]) == (real < codes)
+        assert (result[0] < result[1]) == (real < codes)
 
 
 def test_small_products_are_not_faster_on_codes() -> None:

@@ -19,8 +19,8 @@ def problem_of(seed: int) -> Problem:
         size, loss = int(rng.integers(20, 4000)), float(np.exp(rng.normal(0, 3)))
         for form in FORMS[: int(rng.integers(1, 5))]:
             needs = ("domain", f"L{form.bits}") if form.family == "int" else ()
-            found = loss * 4.0**-form.bits * rng.uniform(0.5, 1.5) if form.family == "int" else 0.0
-            candidates.append(Candidate(f"w{number}", form, size * form.bits // 8 + 60, found, needs))
+            result = loss * 4.0**-form.bits * rng.uniform(0.5, 1.5) if form.family == "int" else 0.0
+            candidates.append(Candidate(f"w{number}", form, size * form.bits // 8 + 60, result, needs))
     return Problem(tuple(candidates), int(rng.integers(100, 2000)), {"domain": 9, "L2": 300, "L4": 280, "L8": 90})
 
 

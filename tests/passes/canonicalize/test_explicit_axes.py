@@ -95,8 +95,8 @@ def test_the_file_runs_with_integer_kernels_beside_it(node: str, tmp_path: Path)
     graph = f"g (float[N,3,6,6] x) => (float[N,8,H,W] y) {{ c = Conv(x, w) {node} y = Conv(m, v) }}"
     model = proto(graph, 19, w=weight(16, 3, 3, 3), v=weight(8, 16, 3, 3), **used_in(node))
     x = samples(3, 6, 6)
-    found = compiled(model, x, tmp_path, "60%", activations="integer")
-    session = ort.InferenceSession(found.path, providers=["CPUExecutionProvider"])
+    result = compiled(model, x, tmp_path, "60%", activations="integer")
+    session = ort.InferenceSession(result.path, providers=["CPUExecutionProvider"])
     expected = run(ir.from_proto(model), {"x": x}, ["y"])["y"]
     y = session.run(["y"], {"x": x})[0]
     assert np.sum((y - expected) ** 2) < 1e-3 * np.sum(expected**2)

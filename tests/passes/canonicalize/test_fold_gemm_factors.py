@@ -10,9 +10,9 @@ from ptqc.passes.canonicalize.fold_gemm_factors import FoldGemmFactors
 @pytest.mark.parametrize("bias", [(3,), (1, 3), (1,), (), None])
 @pytest.mark.parametrize("turned", [0, 1])
 def test_both_factors_fold(turned: int, bias: tuple[int, ...] | None) -> None:
-    given = "" if bias is None else ", b"
+    value = "" if bias is None else ", b"
     graph = f"""g (float[N, 4] x) => (float[N, 3] y) {{
-        y = Gemm <alpha = 0.3, beta = -2.5, transB = {turned}> (x, w{given})
+        y = Gemm <alpha = 0.3, beta = -2.5, transB = {turned}> (x, w{value})
     }}"""
     constants = {"w": noise(3, 4) if turned else noise(4, 3)} | ({} if bias is None else {"b": noise(*bias)})
     model = parse(graph, **constants)

@@ -140,9 +140,9 @@ def test_normalized_sums_and_the_sum_itself(call: str) -> None:
 def test_normalized_embeddings(inputs: str, outputs: str) -> None:
     tables = {"words": noise(20, 8), "places": noise(6, 8, seed=1), "kinds": noise(2, 8, seed=2)}
     declared = "float[N, T, 8] y, int32[N] n" + (", float[N, T, 8] s" if "s" in outputs else "")
-    given = [f"int32[N, T] {name}" for name in ("w", "k", "m", "p") if name in inputs.split(", ")]
+    values = [f"int32[N, T] {name}" for name in ("w", "k", "m", "p") if name in inputs.split(", ")]
     model = parsed(
-        f"g ({', '.join(given)}) => ({declared}) {{ {outputs} = com.microsoft.EmbedLayerNormalization({inputs}) }}",
+        f"g ({', '.join(values)}) => ({declared}) {{ {outputs} = com.microsoft.EmbedLayerNormalization({inputs}) }}",
         {"epsilon": 1e-5, **({"mask_index_type": 1} if "m" in inputs.split(", ") else {})},
         **tables,
         g=noise(8, seed=3),

@@ -55,6 +55,6 @@ def test_products_share_the_matrix_of_a_stack_that_they_share() -> None:
 
 @pytest.mark.parametrize(("weight", "data"), [((2, 4, 3), (2, 5, 4)), ((1, 2, 4, 3), (6, 2, 5, 4)), ((1, 4, 3), (4,))])
 def test_stacks_of_several_matrices_and_vectors_stay(weight: tuple[int, ...], data: tuple[int, ...]) -> None:
-    given, wanted = (",".join(map(str, shape)) for shape in (data, (noise(*data) @ noise(*weight)).shape))
-    model = parse(f"g (float[{given}] x) => (float[{wanted}] y) {{ y = MatMul(x, w) }}", w=noise(*weight))
+    value, wanted = (",".join(map(str, shape)) for shape in (data, (noise(*data) @ noise(*weight)).shape))
+    model = parse(f"g (float[{value}] x) => (float[{wanted}] y) {{ y = MatMul(x, w) }}", w=noise(*weight))
     assert rewrite(model, LinearLayers(), x=noise(*data)) == []

@@ -59,78 +59,78 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "cache")
 
 
-def run(given: CanonicalModel, store: Store, **options: object) -> CanonicalModel:
-    return equalized(given, CompileOptions.of(options), store, NEVER, SILENT)
+def run(value: CanonicalModel, store: Store, **options: object) -> CanonicalModel:
+    return equalized(value, CompileOptions.of(options), store, NEVER, SILENT)
 
 
 def test_a_channel_that_decides_the_range_is_scaled(ready: Prepare, store: Store) -> None:
-    given = ready(two_layers())
-    found = run(given, store)
-    assert found.equalized != given.equalized == ""
-    assert found.notes[-1].step == "scale-channels"
-    losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
-    assert losses.of(found.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
+    value = ready(two_layers())
+    result = run(value, store)
+    assert result.equalized != value.equalized == ""
+    assert result.notes[-1].step == "scale-channels"
+    losses = RoundedLosses(value.model, value.tuning, value.held_back, "auto")
+    assert losses.of(result.model).activations.mean() < 0.3 * losses.of(value.model).activations.mean()
 
 
 def test_even_channels_are_not_touched(ready: Prepare, store: Store) -> None:
-    given = ready(two_layers(1.0))
-    assert run(given, store) is given
+    value = ready(two_layers(1.0))
+    assert run(value, store) is value
 
 
 def test_few_samples_accept_nothing(ready: Prepare, store: Store) -> None:
-    given = ready(two_layers(), COUNT - HELD_BACK)
-    assert run(given, store) is given
+    value = ready(two_layers(), COUNT - HELD_BACK)
+    assert run(value, store) is value
 
 
 def test_activations_in_float_gain_nothing(ready: Prepare, store: Store) -> None:
-    given = ready(two_layers())
-    assert run(given, store, activations="float") is given
+    value = ready(two_layers())
+    assert run(value, store, activations="float") is value
 
 
 def test_what_does_not_pay_is_undone_with_a_note(ready: Prepare, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = ready(two_layers())
-    before = ir.to_proto(given.model).SerializeToString()
+    value = ready(two_layers())
+    before = ir.to_proto(value.model).SerializeToString()
     monkeypatch.setattr(equalize_channels, "smoothing", lambda reach, _: np.linspace(1, 64, len(reach))[::-1])
-    found = run(given, store)
-    assert ir.to_proto(found.model).SerializeToString() == before
-    assert "undone" in found.notes[-1].message
-    assert found.equalized == ""
+    result = run(value, store)
+    assert ir.to_proto(result.model).SerializeToString() == before
+    assert "undone" in result.notes[-1].message
+    assert result.equalized == ""
 
 
 def test_a_rotation_pays_where_weights_bear_it(ready: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large channel between two products, spread over all: activations gain, and 4-bit weights lose more."""
     weight, reader = noise(8, 32), noise(32, 6, seed=2, scale=0.03)
     weight[:, 5] *= 30
-    given = ready(proto(TWO.replace("Relu", "Identity"), w=weight, b=noise(32), v=reader))
-    losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
-    offers = Offers(given, losses, 0)
+    value = ready(proto(TWO.replace("Relu", "Identity"), w=weight, b=noise(32), v=reader))
+    losses = RoundedLosses(value.model, value.tuning, value.held_back, "auto")
+    offers = Offers(value, losses, 0)
     offers.rotate()
-    assert offers.prepared.model is given.model
+    assert offers.prepared.model is value.model
     assert "undone" in offers.prepared.notes[-1].message
-    zeros = np.zeros(len(given.held_back))
+    zeros = np.zeros(len(value.held_back))
     rounded = RoundedLosses.of
     monkeypatch.setattr(RoundedLosses, "of", lambda self, x: replace(rounded(self, x), weights=zeros))
-    offers = Offers(given, losses, 0)
+    offers = Offers(value, losses, 0)
     offers.rotate()
     assert offers.prepared.equalized
     assert offers.prepared.notes[-1].step == "rotate"
-    assert losses.of(offers.prepared.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
+    assert losses.of(offers.prepared.model).activations.mean() < 0.3 * losses.of(value.model).activations.mean()
 
 
-def constants(given: CanonicalModel) -> dict[str, bytes]:
-    return {name: initial(given.model, name).tobytes() for name in given.model.graph.initializers}
+def constants(value: CanonicalModel) -> dict[str, bytes]:
+    return {name: initial(value.model, name).tobytes() for name in value.model.graph.initializers}
 
 
 @pytest.mark.parametrize("factor", [1.0, 40.0])
 def test_what_was_accepted_or_refused_is_not_measured_again(
     factor: float, ready: Prepare, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ready(two_layers(factor))
-    first = run(given, store)
+    value = ready(two_layers(factor))
+    first = run(value, store)
     monkeypatch.delattr(equalize_channels, "Offers")
-    again = run(given, store)
+    again = run(value, store)
     assert (again.equalized, again.notes, constants(again)) == (first.equalized, first.notes, constants(first))
-    assert (constants(again) == constants(given)) == (factor == 1)
+    assert (constants(again) == constants(value)) == (factor == 1)
 
 
 def test_ties_are_found_once_for_a_model(ready: Prepare, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +168,9 @@ def test_outliers_that_were_planted_into_a_decoder_are_recovered(
         prepared(tiny_llama.build(outliers, cache=False), feeds, tmp_path / str(outliers)) for outliers in (False, True)
     )
     losses = RoundedLosses(plain.model, plain.tuning[:16], plain.held_back, "auto")
-    found = run(planted, store)
-    assert found.equalized
-    assert losses.of(found.model).activations.mean() <= 1.1 * losses.of(plain.model).activations.mean()
+    result = run(planted, store)
+    assert result.equalized
+    assert losses.of(result.model).activations.mean() <= 1.1 * losses.of(plain.model).activations.mean()
 
 
 def compared(before: np.ndarray, after: np.ndarray, harm: np.ndarray) -> Comparison:
@@ -200,10 +200,10 @@ def test_a_table_and_its_product_stay_tied(tmp_path: Path, store: Store) -> None
     table = noise(40, 32) / carried
     model = proto(graph, t=table, w=noise(32, 32, seed=1) * carried, h=table.T.copy())
     texts = [{"i": np.random.default_rng(seed).integers(0, 40, (1, 6))} for seed in range(COUNT)]
-    given = prepared(model, texts, tmp_path)
-    found = run(given, store)
-    assert found.model is given.model
-    assert any("tied embedding" in note.message for note in found.notes)
+    value = prepared(model, texts, tmp_path)
+    result = run(value, store)
+    assert result.model is value.model
+    assert any("tied embedding" in note.message for note in result.notes)
 
 
 UNITS = np.logspace(-3, 6, 8, dtype=np.float32)
@@ -220,33 +220,33 @@ def test_a_table_whose_columns_differ_is_standardized_and_that_is_not_measured_a
     activations: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = folded_scaler()
-    given = prepared(model, {"x": x}, tmp_path)
-    found = run(given, store, activations=activations)
-    assert [node.op_type for node in found.model.graph][:2] == ["Sub", "Mul"]
-    assert found.equalized
-    assert [note.step for note in found.notes[len(given.notes) :]][:2] == ["standardize"] * 2
-    losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
-    before, after = losses.of(given.model), losses.of(found.model)
+    value = prepared(model, {"x": x}, tmp_path)
+    result = run(value, store, activations=activations)
+    assert [node.op_type for node in result.model.graph][:2] == ["Sub", "Mul"]
+    assert result.equalized
+    assert [note.step for note in result.notes[len(value.notes) :]][:2] == ["standardize"] * 2
+    losses = RoundedLosses(value.model, value.tuning, value.held_back, "auto")
+    before, after = losses.of(value.model), losses.of(result.model)
     assert after.weights.mean() < 0.1 * before.weights.mean()
     assert after.activations.mean() < 0.1 * before.activations.mean()
     monkeypatch.delattr(equalize_channels, "Offers")
-    again = run(given, store, activations=activations)
-    assert (again.equalized, again.notes, constants(again)) == (found.equalized, found.notes, constants(found))
-    assert len(again.model.graph) == len(found.model.graph)
+    again = run(value, store, activations=activations)
+    assert (again.equalized, again.notes, constants(again)) == (result.equalized, result.notes, constants(result))
+    assert len(again.model.graph) == len(result.model.graph)
 
 
 def test_standardizing_that_does_not_pay_is_undone(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = folded_scaler()
-    given = prepared(model, {"x": x}, tmp_path)
+    value = prepared(model, {"x": x}, tmp_path)
     worse = {"x": Standard(np.zeros(8), UNITS.astype(np.float64))}
     monkeypatch.setattr(equalize_channels, "uneven_inputs", lambda *_: worse)
-    found = run(given, store, activations="float")
-    assert found.model is given.model
-    assert "undone" in found.notes[-1].message
-    again = run(given, store, activations="float")
-    assert (again.equalized, again.notes, constants(again)) == ("", found.notes, constants(given))
+    result = run(value, store, activations="float")
+    assert result.model is value.model
+    assert "undone" in result.notes[-1].message
+    again = run(value, store, activations="float")
+    assert (again.equalized, again.notes, constants(again)) == ("", result.notes, constants(value))
 
 
 def test_weights_that_gain_are_enough_where_activations_lose_nothing() -> None:

@@ -34,8 +34,8 @@ def test_gemm(turned: bool, biased: bool, rows: int, seed: int) -> None:
     }}"""
     weight = noise(CHANNELS, 4, seed=seed)
     model = parse(graph, w=weight.T.copy() if turned else weight, b=noise(4, seed=seed))
-    found = scaled(model, with_wide_rows(noise(rows, CHANNELS, seed=seed), seed))
-    assert found == [*SCALED, "Gemm", "Mul", *(["Add"] if biased else [])]
+    result = scaled(model, with_wide_rows(noise(rows, CHANNELS, seed=seed), seed))
+    assert result == [*SCALED, "Gemm", "Mul", *(["Add"] if biased else [])]
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,15 +56,15 @@ def test_products_that_share_an_input(lead: tuple[int, ...], readers: int, clipp
         s = Neg(x) {body} y = Concat <axis = -1> ({joined})
     }}"""
     model = parse(graph, b=noise(4), **{f"w{i}": noise(CHANNELS, 4, seed=seed + i) for i in range(readers)})
-    found = scaled(model, with_wide_rows(noise(*lead, CHANNELS, seed=seed), seed), "s")
-    assert found[:5] == ["Neg", *SCALED]
-    assert found.count("MatMul") == found.count("Mul") == readers
+    result = scaled(model, with_wide_rows(noise(*lead, CHANNELS, seed=seed), seed), "s")
+    assert result[:5] == ["Neg", *SCALED]
+    assert result.count("MatMul") == result.count("Mul") == readers
 
 
 def test_rows_that_are_read_reach_one() -> None:
     model = parse(f"g (float[N, {CHANNELS}] x) => (float[N, 4] y) {{ y = Gemm(x, w) }}", w=noise(CHANNELS, 4))
     x = with_wide_rows(noise(9, CHANNELS), 0)
     scaled(model, x)
-    found = Runner(model, ["x_rows"]).run({"x": x}, ["x_rows"])["x_rows"]
-    reach = np.abs(found).max(-1)
+    result = Runner(model, ["x_rows"]).run({"x": x}, ["x_rows"])["x_rows"]
+    reach = np.abs(result).max(-1)
     np.testing.assert_array_equal(reach, np.abs(x).max(-1) > 0)

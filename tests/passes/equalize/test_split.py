@@ -64,8 +64,8 @@ def test_why_the_wide_channels_stay_in_float_is_told(split: Artifact) -> None:
 def test_the_file_computes_what_the_network_computes(split: Artifact) -> None:
     feeds = {"x": samples(ROWS, CHANNELS, count=8, seed=99)}
     reference = np.asarray(ReferenceEvaluator(planted(300)).run(None, feeds)[0])  # type: ignore[index]
-    found = Runner(ir.load(split.path)).run(feeds)["y"]
-    assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
+    result = Runner(ir.load(split.path)).run(feeds)["y"]
+    assert np.abs(result - reference).max() < 0.1 * np.abs(reference).max()
 
 
 def test_resolve_has_the_split_network(split: Artifact, tmp_path: Path) -> None:
@@ -112,19 +112,19 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_nothing_is_split_where_the_budget_has_no_room_for_it(split: Artifact, tmp_path: Path) -> None:
     """The choice of another budget is in the store, and the smallest file with its splits has 42,167 bytes."""
     options = {**OPTIONS, "cache": split.folder.parent / "cache"}
-    found = compiled(planted(300), DATA, tmp_path, "39000B", **options)
-    assert found.path.stat().st_size <= 39_000
-    assert found.manifest["split_channels"] == {}
-    subjects = [note["subject"] for note in found.manifest["notes"] if "has no room" in note["message"]]
+    result = compiled(planted(300), DATA, tmp_path, "39000B", **options)
+    assert result.path.stat().st_size <= 39_000
+    assert result.manifest["split_channels"] == {}
+    subjects = [note["subject"] for note in result.manifest["notes"] if "has no room" in note["message"]]
     assert subjects == ["n1", "n2"]
 
 
 @pytest.mark.slow
 def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> None:
-    found = compiled(planted(300), DATA, tmp_path, "0.0000001nat", **OPTIONS)
-    assert found.manifest["verification"]["integer_nodes"] == 0
-    assert found.manifest["split_channels"] == {}
-    subjects = [note["subject"] for note in found.manifest["notes"] if "stays split without use" in note["message"]]
+    result = compiled(planted(300), DATA, tmp_path, "0.0000001nat", **OPTIONS)
+    assert result.manifest["verification"]["integer_nodes"] == 0
+    assert result.manifest["split_channels"] == {}
+    subjects = [note["subject"] for note in result.manifest["notes"] if "stays split without use" in note["message"]]
     assert subjects == ["n1", "n2"]
 
 
@@ -154,8 +154,8 @@ def test_rows_of_other_sizes_than_those_seen(by_row: Artifact) -> None:
     feeds = {"x": token_samples(1e4, count=8)[::-1]}
     feeds["x"][0] = 0
     reference = np.asarray(ReferenceEvaluator(tokens()).run(None, feeds)[0])  # type: ignore[index]
-    found = Runner(ir.load(by_row.path)).run(feeds)["y"]
-    assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
+    result = Runner(ir.load(by_row.path)).run(feeds)["y"]
+    assert np.abs(result - reference).max() < 0.1 * np.abs(reference).max()
 
 
 @pytest.mark.slow

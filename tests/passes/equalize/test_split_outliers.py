@@ -97,9 +97,9 @@ def test_one_cut_serves_all_readers_and_others_see_the_whole(
         g=with_wide(np.ones(CHANNELS, np.float32), channels, 0),
         **{f"w{i}": noise(CHANNELS, CHANNELS, seed=seed + i) for i in range(readers)},
     )
-    found = split(model, channels, "n", x=noise(2, 4, CHANNELS, seed=seed))
-    assert found.count("Mul") == found.count("Gather") == 1
-    assert found.count("MatMul") == 2 * readers
+    result = split(model, channels, "n", x=noise(2, 4, CHANNELS, seed=seed))
+    assert result.count("Mul") == result.count("Gather") == 1
+    assert result.count("MatMul") == 2 * readers
 
 
 def test_the_narrow_weight_has_no_wide_columns_and_both_add_up_to_the_weight() -> None:

@@ -35,9 +35,9 @@ def test_the_function_stays(is_shifted: bool) -> None:
     model, x = tables(), noise(50, 6, seed=4) * UNITS + OFFSETS
     shift = OFFSETS.astype(np.float64) if is_shifted else np.zeros(6)
     copy = standardized(model, "x", shift)
-    wanted, found = Runner(model).run({"x": x}), Runner(copy).run({"x": x})
+    wanted, result = Runner(model).run({"x": x}), Runner(copy).run({"x": x})
     for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-4 * np.abs(value).max())
+        np.testing.assert_allclose(result[name], value, atol=1e-4 * np.abs(value).max())
     assert [node.op_type for node in copy.graph] == ["Sub"] * is_shifted + ["Mul", "Gemm", "Gemm"]
     sizes = np.abs(initial(copy, "w")).max(1)
     assert sizes.max() < 5 * sizes.min()

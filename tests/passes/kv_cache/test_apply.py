@@ -59,74 +59,74 @@ def feeds(count: int, past: int = 9) -> list[Feeds]:
 
 
 def packed(
-    llama: ModelSource, folder: Path, asked: KvCache, given: list[Feeds], budget: str = ""
+    llama: ModelSource, folder: Path, asked: KvCache, values: list[Feeds], budget: str = ""
 ) -> tuple[PackedCaches, Samples]:
-    samples = collect(given, input_specs(llama.model), folder / "samples", len(given))
+    samples = collect(values, input_specs(llama.model), folder / "samples", len(values))
     limit = parse_budgets(budget or None).get(CacheBudget)
     return with_packed_caches(llama, samples, samples[:2], asked, limit, folder), samples
 
 
 def test_a_model_and_its_samples(llama: ModelSource, tmp_path: Path) -> None:
-    found, samples = packed(llama, tmp_path, {"past_key_0": "int4"}, feeds(4))
-    taken = {spec.name: (spec.dtype.name, spec.shape) for spec in input_specs(found.source.model)}
+    result, samples = packed(llama, tmp_path, {"past_key_0": "int4"}, feeds(4))
+    taken = {spec.name: (spec.dtype.name, spec.shape) for spec in input_specs(result.source.model)}
     assert taken["past_key_0"] == ("uint8", ("N", 2, "P", 8))
     assert taken["past_key_0.scale"] == ("float16", ("N", 2, "P", 1))
     assert taken["past_value_0"] == ("float32", ("N", 2, "P", 16))
     assert "past_key_0.scale" not in {spec.name for spec in input_specs(llama.model)}
-    assert found.judging is not None
-    assert [len(found.samples), len(found.judging)] == [4, 2]
+    assert result.judging is not None
+    assert [len(result.samples), len(result.judging)] == [4, 2]
     wanted = packed_feeds(samples[1], {"past_key_0": FIXED["int4"]})
-    assert all(np.array_equal(found.samples[1][name], array) for name, array in wanted.items())
+    assert all(np.array_equal(result.samples[1][name], array) for name, array in wanted.items())
 
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_bytes_and_loss_are_told(llama: ModelSource, tmp_path: Path, kind: CacheKind) -> None:
-    found, samples = packed(llama, tmp_path, kind, feeds(4))
-    told = [note.message for note in found.source.notes[-2:]]
+    result, samples = packed(llama, tmp_path, kind, feeds(4))
+    messages = [note.message for note in result.source.notes[-2:]]
     row = ROW[kind]
-    assert told[0] == f"2 caches are packed (2 as {kind}): they take {40 * row:,} bytes for 10 tokens, not 2,560"
-    assert "nat in one step, on samples with something cached" in told[1]
-    assert found.description is not None
-    assert [found.description["bytes"], found.description["float_bytes"], found.description["places"]] == [
+    assert messages[0] == f"2 caches are packed (2 as {kind}): they take {40 * row:,} bytes for 10 tokens, not 2,560"
+    assert "nat in one step, on samples with something cached" in messages[1]
+    assert result.description is not None
+    assert [result.description["bytes"], result.description["float_bytes"], result.description["places"]] == [
         40 * row,
         2560,
         10,
     ]
-    assert {cache["form"] for cache in found.description["caches"]} == {kind}
+    assert {cache["form"] for cache in result.description["caches"]} == {kind}
     # Every other sample judges.
     real = [one["logits"].astype(np.float64) for one in map(Runner(llama.model).run, samples[1::2])]
-    stored = [one["logits"].astype(np.float64) for one in map(Runner(found.source.model).run, found.samples[1::2])]
+    stored = [one["logits"].astype(np.float64) for one in map(Runner(result.source.model).run, result.samples[1::2])]
     chances = [np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) for logits in real]
     others = [logits - np.log(np.exp(logits).sum(-1, keepdims=True)) for logits in stored]
     losses = [(p * (np.log(p) - q)).sum() for p, q in zip(chances, others, strict=True)]
-    assert found.description["loss"] == pytest.approx(np.mean(losses), rel=1e-3, abs=1e-7)
+    assert result.description["loss"] == pytest.approx(np.mean(losses), rel=1e-3, abs=1e-7)
 
 
 def test_samples_without_a_past_show_nothing(llama: ModelSource, tmp_path: Path) -> None:
-    found, _ = packed(llama, tmp_path, "int8", feeds(4, past=0))
-    assert "the loss of packed caches is unknown" in found.source.notes[-1].message
+    result, _ = packed(llama, tmp_path, "int8", feeds(4, past=0))
+    assert "the loss of packed caches is unknown" in result.source.notes[-1].message
 
 
 def test_nothing_asked_for_changes_nothing(llama: ModelSource, tmp_path: Path) -> None:
-    found, samples = packed(llama, tmp_path, "float", feeds(2))
-    assert found.source is llama
-    assert found.samples is samples
+    result, samples = packed(llama, tmp_path, "float", feeds(2))
+    assert result.source is llama
+    assert result.samples is samples
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         ({"past_key_7": "int8"}, "'past_key_7' is not a cache of the model; it has past_key_0, past_value_0"),
         ({"tokens": "int8"}, "'tokens' is not a cache"),
     ],
 )
-def test_what_is_no_cache_is_refused(llama: ModelSource, tmp_path: Path, asked: KvCache, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_what_is_no_cache_is_refused(llama: ModelSource, tmp_path: Path, asked: KvCache, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         packed(llama, tmp_path, asked, feeds(2))
 
 
 @pytest.mark.parametrize(
-    ("graph", "opset", "told"),
+    ("graph", "opset", "expected"),
     [
         ("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }", 18, "the model has no cache of keys and values"),
         (CACHE.replace("float", "float16"), 18, "'past' cannot be int4: it is of FLOAT16; only float32 can be packed"),
@@ -136,11 +136,11 @@ def test_what_is_no_cache_is_refused(llama: ModelSource, tmp_path: Path, asked: 
     ],
 )
 def test_caches_that_cannot_be_packed_are_refused(
-    llama: ModelSource, tmp_path: Path, graph: str, opset: int, told: str
+    llama: ModelSource, tmp_path: Path, graph: str, opset: int, expected: str
 ) -> None:
     other = replace(llama, model=parse(graph, opset))
     samples = Samples(tmp_path, ())
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=expected):
         with_packed_caches(other, samples, None, "int4", None, tmp_path)
 
 
@@ -155,9 +155,9 @@ def test_kinds_are_checked() -> None:
 def test_a_budget_takes_the_forms_that_lose_least(llama: ModelSource, tmp_path: Path, share: int) -> None:
     """By trying all."""
     model = llama.model
-    found, samples = packed(llama, tmp_path, "float", feeds(4), f"{share}%cache")
-    assert found.description is not None
-    assert found.description["bytes"] <= 2560 * share // 100 == found.description["limit_bytes"]
+    result, samples = packed(llama, tmp_path, "float", feeds(4), f"{share}%cache")
+    assert result.description is not None
+    assert result.description["bytes"] <= 2560 * share // 100 == result.description["limit_bytes"]
     seen = CacheStatistics(model, samples)
     alone = {
         (cache, name): (0.0, 1280) if form is None else (seen.loss({cache: form}), seen.bytes(cache, form))
@@ -169,18 +169,18 @@ def test_a_budget_takes_the_forms_that_lose_least(llama: ModelSource, tmp_path: 
         (alone["past_key_0", key][0] + alone["past_value_0", value][0], key, value)
         for key in ("float", *NAMES)
         for value in ("float", *NAMES)
-        if alone["past_key_0", key][1] + alone["past_value_0", value][1] <= found.description["limit_bytes"]
+        if alone["past_key_0", key][1] + alone["past_value_0", value][1] <= result.description["limit_bytes"]
     ]
-    tried = [min(pairs)[1:], *((name, name) for name in NAMES if ROW[name] * 40 <= found.description["limit_bytes"])]
+    tried = [min(pairs)[1:], *((name, name) for name in NAMES if ROW[name] * 40 <= result.description["limit_bytes"])]
     plans = [{"past_key_0": seen.form("past_key_0", k), "past_value_0": seen.form("past_value_0", v)} for k, v in tried]
     wanted = min(seen.loss({name: form for name, form in plan.items() if form is not None}) for plan in plans)
-    assert found.description["loss"] == pytest.approx(wanted, rel=1e-4, abs=1e-12)
+    assert result.description["loss"] == pytest.approx(wanted, rel=1e-4, abs=1e-12)
 
 
 def test_what_is_asked_of_a_cache_stays_within_a_budget(llama: ModelSource, tmp_path: Path) -> None:
-    found, _ = packed(llama, tmp_path, {"past_key_0": "float16"}, feeds(4), "35%cache")
-    assert found.description is not None
-    key, value = found.description["caches"]
+    result, _ = packed(llama, tmp_path, {"past_key_0": "float16"}, feeds(4), "35%cache")
+    assert result.description is not None
+    key, value = result.description["caches"]
     assert key["form"] == "float16"
     assert value["bytes"] <= 2560 * 0.35 - 640
     with pytest.raises(UsageError, match="'int8' for all caches, and the budget 35%cache would choose"):
@@ -188,8 +188,8 @@ def test_what_is_asked_of_a_cache_stays_within_a_budget(llama: ModelSource, tmp_
 
 
 def test_budgets_that_cannot_be_kept_are_refused(llama: ModelSource, tmp_path: Path) -> None:
-    told = "allows the caches 256 bytes at 10 tokens, and the narrowest formats take 360"
-    with pytest.raises(Infeasible, match=told) as caught:
+    text = "allows the caches 256 bytes at 10 tokens, and the narrowest formats take 360"
+    with pytest.raises(Infeasible, match=text) as caught:
         packed(llama, tmp_path / "a", "float", feeds(4), "10%cache")
     assert caught.value.smallest == 360
     with pytest.raises(UsageError, match="no calibration sample has anything cached"):
@@ -212,11 +212,11 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
     for cache in manifest["caches"]["caches"]:
         present = cache["name"].replace("past", "present")
         assert judged[present].startswith("state" if cache["form"] == "float" else f"{cache['form']} cache, unpacked")
-    given = packed_feeds(feeds(1)[0], forms)
-    found = artifact.run(given)
+    values = packed_feeds(feeds(1)[0], forms)
+    result = artifact.run(values)
     for name in inputs:
-        assert np.array_equal(found[name.replace("past", "present")][:, :, :9], given[name])
-    assert sum(found[name.replace("past", "present")].nbytes for name in inputs) == manifest["caches"]["bytes"]
+        assert np.array_equal(result[name.replace("past", "present")][:, :, :9], values[name])
+    assert sum(result[name.replace("past", "present")].nbytes for name in inputs) == manifest["caches"]["bytes"]
     assert "caches      2,560 -> " in artifact.summary()
     compared = ptqc.compare(llama.path, artifact.folder, data=feeds(3)).models[1]
     assert [output.name for output in compared.outputs][1:] == [f"present_{kind}_0" for kind in ("key", "value")]

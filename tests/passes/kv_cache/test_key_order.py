@@ -23,15 +23,15 @@ def planted(seed: int, count: int = SAMPLES) -> tuple[np.ndarray, np.ndarray]:
 
 def by_hand(keys: np.ndarray, bits: int, block: int) -> np.ndarray:
     """Block floating point of a vector, in exact arithmetic."""
-    found = []
+    result = []
     for start in range(0, len(keys), block):
         part = [Fraction(float(x)) for x in keys[start : start + block]]
         most = max(map(abs, part))
         exponent = math.floor(math.log2(most)) if most else 0
         step = Fraction(2) ** (exponent - (bits - 2))
         top = 2 ** (bits - 1) - 1
-        found += [float(max(-top, min(top, round(x / step))) * step) for x in part]
-    return np.array(found)
+        result += [float(max(-top, min(top, round(x / step))) * step) for x in part]
+    return np.array(result)
 
 
 @pytest.mark.parametrize("block", [16, 32, 64])
@@ -54,18 +54,18 @@ def test_pairs_stay_pairs_and_energy_falls(pairs: Pairs) -> None:
 
 def test_divergence_falls_by_a_sixth_at_blocks_of_half_the_head() -> None:
     _, keys = planted(0)
-    found = sort_head(keys, *planted(1), NEIGHBOURS)
-    assert found.losses[1] <= 0.85 * found.losses[0]
+    result = sort_head(keys, *planted(1), NEIGHBOURS)
+    assert result.losses[1] <= 0.85 * result.losses[0]
     queries, others = planted(2)  # neither sorted nor accepted on
     plain = divergence(queries, others, block_rounded(others))
-    queries, others = queries[..., found.order], others[..., found.order]
+    queries, others = queries[..., result.order], others[..., result.order]
     assert divergence(queries, others, block_rounded(others)) <= 0.85 * plain
 
 
 def test_one_block_for_the_whole_head_gains_nothing() -> None:
     _, keys = planted(0)
-    found = sort_head(keys, *planted(1), PLAIN, block=SIZE)
-    assert found.losses[0] == pytest.approx(found.losses[1], rel=1e-9)
+    result = sort_head(keys, *planted(1), PLAIN, block=SIZE)
+    assert result.losses[0] == pytest.approx(result.losses[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -74,9 +74,9 @@ def test_it_never_loses_more_on_held_back_samples(seed: int) -> None:
     rng = np.random.default_rng(seed)
     scales = np.where(rng.random(SIZE) < 0.06, 12.0, 1.0)
     keys, held = (rng.normal(size=(2, LENGTH, SIZE)) * scales for _ in range(2))
-    found = sort_head(keys, rng.normal(size=(2, LENGTH, SIZE)), held, PLAIN, block=16)
-    assert found.losses[1] <= found.losses[0]
-    assert found.is_sorted == (found.losses[1] < found.losses[0])
+    result = sort_head(keys, rng.normal(size=(2, LENGTH, SIZE)), held, PLAIN, block=16)
+    assert result.losses[1] <= result.losses[0]
+    assert result.is_sorted == (result.losses[1] < result.losses[0])
 
 
 def test_scores_are_the_same_in_any_order() -> None:

@@ -19,11 +19,11 @@ def test_packing_is_what_the_forms_say(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_several_words_keep_the_bits_of_the_first(seed: int) -> None:
     made = drawn(seed)
-    runner, given = Runner(made.model), made.packed(3, seed)
-    first = {name: array for name, array in given.items() if name != "x"}
+    runner, values = Runner(made.model), made.packed(3, seed)
+    first = {name: array for name, array in values.items() if name != "x"}
     for word in range(4):
-        found = runner.run({**given, "x": made.step(1, word)["x"]})
-        given = {name: found[name.replace("past", "present")] for name in first}
+        result = runner.run({**values, "x": made.step(1, word)["x"]})
+        values = {name: result[name.replace("past", "present")] for name in first}
         for name, array in first.items():
-            assert np.array_equal(given[name][:, :, :3], array)
-    assert all(given[name].shape[2] == 7 for name in CACHES)
+            assert np.array_equal(values[name][:, :, :3], array)
+    assert all(values[name].shape[2] == 7 for name in CACHES)

@@ -33,12 +33,12 @@ def test_halves_as_there_is_time(
     measured: Measured, monkeypatch: pytest.MonkeyPatch, seconds: float, count: int
 ) -> None:
     monkeypatch.setattr(prepare, "seconds_of", lambda _: prepare.SHARE * 49.5 / 64 / prepare.RUNS)
-    given = measured.prepared
-    found = affordable(given, Deadline.after(seconds, time.monotonic()))
-    assert len(found.samples) == count
-    assert is_cut_short(found.notes) == (count < 64)
-    for index, feeds in enumerate(found.samples):
-        np.testing.assert_array_equal(feeds["x"], given.samples[index * 64 // count]["x"])
+    value = measured.prepared
+    result = affordable(value, Deadline.after(seconds, time.monotonic()))
+    assert len(result.samples) == count
+    assert is_cut_short(result.notes) == (count < 64)
+    for index, feeds in enumerate(result.samples):
+        np.testing.assert_array_equal(feeds["x"], value.samples[index * 64 // count]["x"])
 
 
 def test_a_compile_without_time_says_how_much_it_needs(tmp_path: Path) -> None:
@@ -52,17 +52,17 @@ def test_a_file_of_guesses_is_correct_and_told_to_be_unfit(tmp_path: Path, monke
     short = partial(compiled, residual(), samples(3, 8, 8, count=40), tmp_path, "30%", time_limit=1e-3)
     with pytest.raises(Missed, match="not fit for use: there was time for 8 of 40 calibration samples"):
         short(strict=True)
-    found = short()
-    first = " ".join(found.summary().partition("size ")[0].split())
+    result = short()
+    first = " ".join(result.summary().partition("size ")[0].split())
     assert first == "NOT FIT for use: there was time for 8 of 40 calibration samples"
-    assert ["there was time" in each.message for each in found.warnings[:2]] == [True, True]
-    assert "It is not fit for use" in (found.folder / "report.html").read_text()
-    assert found.manifest["cut_short"]
-    assert found.manifest["calibration"]["samples"] == prepare.FEWEST
-    assert "8 of 40 calibration samples" in (found.folder / "report.html").read_text()
-    assert "not measured: there was no time left" in found.summary()
-    assert found.manifest["file"]["bytes"] <= found.manifest["allocation"]["limit"]
+    assert ["there was time" in each.message for each in result.warnings[:2]] == [True, True]
+    assert "It is not fit for use" in (result.folder / "report.html").read_text()
+    assert result.manifest["cut_short"]
+    assert result.manifest["calibration"]["samples"] == prepare.FEWEST
+    assert "8 of 40 calibration samples" in (result.folder / "report.html").read_text()
+    assert "not measured: there was no time left" in result.summary()
+    assert result.manifest["file"]["bytes"] <= result.manifest["allocation"]["limit"]
     with quick():
-        again = ptqc.resolve(found.folder, output=tmp_path / "again", budget="25%", cache=tmp_path / "cache")
-    assert again.manifest["calibration"] == found.manifest["calibration"]
-    assert not again.manifest["results"].keys() ^ found.manifest["results"].keys()
+        again = ptqc.resolve(result.folder, output=tmp_path / "again", budget="25%", cache=tmp_path / "cache")
+    assert again.manifest["calibration"] == result.manifest["calibration"]
+    assert not again.manifest["results"].keys() ^ result.manifest["results"].keys()

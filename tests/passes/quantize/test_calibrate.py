@@ -71,10 +71,10 @@ def test_every_position_counts_the_same(tmp_path: Path) -> None:
     context = of_lengths(tmp_path, model)
     context = Calibrate("minmax").apply(context).output
     rows = np.concatenate([np.maximum(feeds["x"][0], 0) for feeds in context.tuning])
-    found = context.moments["w"]
-    assert found.count == sum(LENGTHS)
-    np.testing.assert_allclose(found.mean[0], rows.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(found.second()[0], np.cov(rows.T, bias=True), rtol=1e-3, atol=1e-3)
+    result = context.moments["w"]
+    assert result.count == sum(LENGTHS)
+    np.testing.assert_allclose(result.mean[0], rows.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(result.second()[0], np.cov(rows.T, bias=True), rtol=1e-3, atol=1e-3)
 
 
 def test_of_long_samples_more_positions_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +123,8 @@ def test_without_time_one_batch_of_each_split_does(tmp_path: Path) -> None:
     whole, notes = calibrated(tmp_path / "whole")
     assert notes == []
     assert not whole.is_thinned
-    late, told = calibrated(tmp_path / "late", Deadline(0.0))
-    assert [note.step for note in told] == ["time-limit"] * 2
+    late, text = calibrated(tmp_path / "late", Deadline(0.0))
+    assert [note.step for note in text] == ["time-limit"] * 2
     assert not any(late.other_ranges.values())
     assert late.is_thinned
     assert late.ranges.keys() == whole.ranges.keys()
@@ -145,16 +145,16 @@ def test_weights_that_are_multiplied_with_the_same_share_their_moments(
     model = parse(ATTENTION, a=noise(8, 6), b=noise(8, 6, seed=1), c=noise(8, 6, seed=2))
     feeds = [{"x": noise(1, 9, 8, seed=i)} for i in range(24)]
     samples: Samples = replace(collect(feeds, input_specs(model), tmp_path, 24), batchable=True)
-    given = Calibrate().apply(AnalysisInput.of(model, samples[:16], samples[16:])).output
-    for moments in (given.moments, given.held_moments):
+    value = Calibrate().apply(AnalysisInput.of(model, samples[:16], samples[16:])).output
+    for moments in (value.moments, value.held_moments):
         assert moments["a"] is moments["b"]
         assert moments["a"] is not moments["c"]
     rows = np.maximum(np.concatenate([feed["x"][0] for feed in feeds[:16]]), 0)
-    assert given.moments["a"].count == len(rows)
-    np.testing.assert_allclose(given.moments["b"].second(centred=False)[0], rows.T @ rows / len(rows), atol=1e-4)
-    squares = weakref.ref(given.moments["a"])
-    given.release(["a"])
-    assert given.moments["b"].gram.size
-    given.release(["b"])
+    assert value.moments["a"].count == len(rows)
+    np.testing.assert_allclose(value.moments["b"].second(centred=False)[0], rows.T @ rows / len(rows), atol=1e-4)
+    squares = weakref.ref(value.moments["a"])
+    value.release(["a"])
+    assert value.moments["b"].gram.size
+    value.release(["b"])
     assert squares() is None
-    np.testing.assert_array_equal(given.moments["a"].mean, given.moments["b"].mean)
+    np.testing.assert_array_equal(value.moments["a"].mean, value.moments["b"].mean)

@@ -65,10 +65,12 @@ def branches(tmp_path: Path) -> tuple[ir.Model, CalibrationStats]:
 def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, CalibrationStats]) -> None:
     _, context = branches
     context = CalibrateInner().apply(context).output
-    for found, seeds in ((context.moments, range(32)), (context.held_moments, range(32, 48))):
+    for result, seeds in ((context.moments, range(32)), (context.held_moments, range(32, 48))):
         rows = np.maximum(np.concatenate([mixed(seed) for seed in seeds]), 0)
-        assert set(found) == {"w"}
-        np.testing.assert_allclose(found["w"].second(centred=False)[0], rows.T @ rows / len(rows), rtol=1e-3, atol=1e-3)
+        assert set(result) == {"w"}
+        np.testing.assert_allclose(
+            result["w"].second(centred=False)[0], rows.T @ rows / len(rows), rtol=1e-3, atol=1e-3
+        )
 
 
 def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, CalibrationStats]) -> None:
@@ -173,10 +175,10 @@ def test_a_weight_that_another_branch_uses_too_shares_nothing(tmp_path: Path) ->
     """Both weights read the same in one branch; in the other one is alone."""
     model = parse(SHARING, w=W, v=V)
     feeds: list[Feeds] = [{"x": mixed(seed), "c": np.array(seed % 2 == 0)} for seed in range(12)]
-    found = CalibrateInner().apply(context_of(model, feeds, tmp_path, 4)).output.moments
+    result = CalibrateInner().apply(context_of(model, feeds, tmp_path, 4)).output.moments
     rows = [np.maximum(mixed(seed), 0) if seed % 2 == 0 else -mixed(seed) for seed in range(8)]
     for name, own in (("w", rows), ("v", rows[::2])):
         columns = np.concatenate(own)
-        assert found[name].count == len(columns)
-        second = found[name].second(centred=False)[0]
+        assert result[name].count == len(columns)
+        second = result[name].second(centred=False)[0]
         np.testing.assert_allclose(second, columns.T @ columns / len(columns), rtol=1e-3, atol=1e-3)

@@ -30,8 +30,8 @@ def setting(factor: float, folder: Path, rows: int = ROWS) -> AnalysisInput:
     model = ir.from_proto(planted(factor, rows=rows))
     infer_shapes(model)
     feeds = [{"x": x[None]} for x in samples(rows, CHANNELS, count=24)]
-    found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
-    return AnalysisInput.of(model, found[:16], found[16:])
+    result = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
+    return AnalysisInput.of(model, result[:16], result[16:])
 
 
 def tokens_setting(folder: Path, factor: float, channels: float = 1.0) -> AnalysisInput:
@@ -39,8 +39,8 @@ def tokens_setting(folder: Path, factor: float, channels: float = 1.0) -> Analys
     model = ir.from_proto(tokens(channels))
     infer_shapes(model)
     feeds = [{"x": x[None]} for x in token_samples(factor, 24, channels)]
-    found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
-    return AnalysisInput.of(model, found[:16], found[16:])
+    result = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
+    return AnalysisInput.of(model, result[:16], result[16:])
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,13 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> AnalysisInput:
     return setting(300, tmp_path_factory.mktemp("wide"))
 
 
-def losses_of(given: AnalysisInput, *tensors: str) -> list[float]:
+def losses_of(value: AnalysisInput, *tensors: str) -> list[float]:
     """With each of these tensors in 8 bits, on the ranges that a compile gives them."""
-    ranges, batches = Calibrate().apply(given).output.ranges, list(given.held_back.batches(8))
-    real = list(map(Runner(given.model).run, batches))
-    loss = OutputLoss.of(recognize(given.model, given.held_back[0], real), real)
-    several = [run_quantized(Slicer(given.model), batches, {name: ranges[name]}) for name in tensors]
-    return [float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)])) for found in several]
+    ranges, batches = Calibrate().apply(value).output.ranges, list(value.held_back.batches(8))
+    real = list(map(Runner(value.model).run, batches))
+    loss = OutputLoss.of(recognize(value.model, value.held_back[0], real), real)
+    several = [run_quantized(Slicer(value.model), batches, {name: ranges[name]}) for name in tensors]
+    return [float(np.mean([loss(a, b) for a, b in zip(real, result, strict=True)])) for result in several]
 
 
 def test_planted_channels_are_split_off_and_8_bits_then_hold_the_others(wide: AnalysisInput) -> None:
@@ -67,8 +67,8 @@ def test_planted_channels_are_split_off_and_8_bits_then_hold_the_others(wide: An
     split = AnalysisInput.of(model, wide.tuning, wide.held_back)
     before, after = losses_of(wide, "n1", "n2"), losses_of(split, "n1_narrow", "n2_narrow")
     assert all(narrow < whole / 100 for narrow, whole in zip(after, before, strict=True))
-    told = [float(note.message.split("8 bits cost ")[1].split("%")[0]) / 100 for note in result.notes]
-    assert told == pytest.approx([loss / UNITS["nat"].tolerance for loss in before], rel=0.3)
+    costs = [float(note.message.split("8 bits cost ")[1].split("%")[0]) / 100 for note in result.notes]
+    assert costs == pytest.approx([loss / UNITS["nat"].tolerance for loss in before], rel=0.3)
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0])
@@ -101,17 +101,17 @@ def test_layers_too_small_to_gain_are_not_measured(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.long
 def test_wide_tokens_get_a_scale_for_each_row(tmp_path: Path) -> None:
-    given = tokens_setting(tmp_path, factor=300)
-    result = applied(ChooseSplits(), given)
+    value = tokens_setting(tmp_path, factor=300)
+    result = applied(ChooseSplits(), value)
     assert [(x.tensor, x.channels, x.by_row) for x in result.output] == [("x", (), True), ("r1", (), True)]
     assert all("with a scale for each row" in note.message for note in result.notes)
-    model = given.model.clone()
-    run_rewrites(model, rewrites(result.output), [given.tuning[0]])
-    scaled = AnalysisInput.of(model, given.tuning, given.held_back)
-    before, after = losses_of(given, "x", "r1"), losses_of(scaled, "x_rows", "r1_rows")
+    model = value.model.clone()
+    run_rewrites(model, rewrites(result.output), [value.tuning[0]])
+    scaled = AnalysisInput.of(model, value.tuning, value.held_back)
+    before, after = losses_of(value, "x", "r1"), losses_of(scaled, "x_rows", "r1_rows")
     assert all(by_row < whole / 100 for by_row, whole in zip(after, before, strict=True))
-    told = [float(note.message.split(", and ")[1].split("%")[0]) / 100 for note in result.notes]
-    assert told == pytest.approx([loss / UNITS["nat"].tolerance for loss in after], abs=2e-3)
+    costs = [float(note.message.split(", and ")[1].split("%")[0]) / 100 for note in result.notes]
+    assert costs == pytest.approx([loss / UNITS["nat"].tolerance for loss in after], abs=2e-3)
 
 
 def test_wide_channels_of_wide_tokens_take_both(tmp_path: Path) -> None:

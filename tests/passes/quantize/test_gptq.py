@@ -53,12 +53,12 @@ def column_by_column(matrix: np.ndarray, second: np.ndarray, form: Integer) -> n
 @pytest.mark.parametrize("form", [Integer(2), Integer(4), Integer(8)], ids=str)
 def test_codes_are_those_of_the_method(form: Integer, width: int) -> None:
     matrix, second = noise(12, width, seed=width), correlated(1, width, seed=width)
-    found = solve(matrix[None], second, [form])[form].codes[0]
+    result = solve(matrix[None], second, [form])[form].codes[0]
     expected = column_by_column(matrix, second[0], form)
     # A value on the edge of two codes may fall either way in float32; the rest of its row then goes another way too.
-    same_rows = (found == expected).all(1)
+    same_rows = (result == expected).all(1)
     assert same_rows.mean() > 0.7
-    assert (found == expected).mean() > 0.85
+    assert (result == expected).mean() > 0.85
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ def test_zeros_stay_and_the_others_make_up_for_what_they_are_rounded_to(width: i
     matrix, second = noise(2, 16, width), correlated(2, width, seed=4)
     matrix *= np.abs(matrix) > 0.67
     forms = [Sparse(3), SparseCodebook(2), Integer(4)]
-    found = solve(matrix, second, forms, rounds)
+    result = solve(matrix, second, forms, rounds)
     for form in forms[:2]:
-        np.testing.assert_array_equal(found[form].codes == 0, matrix == 0)
+        np.testing.assert_array_equal(result[form].codes == 0, matrix == 0)
         diagonal = np.diagonal(second, axis1=1, axis2=2)
         (alone,) = gptq.round_all([gptq.RoundingTarget(matrix, form.grid(matrix, diagonal[:, None]))], diagonal)
         np.testing.assert_array_equal(alone.codes == 0, matrix == 0)
-        error, plain = (moments.error(matrix - each.weight, second).sum() for each in (found[form], alone))
+        error, plain = (moments.error(matrix - each.weight, second).sum() for each in (result[form], alone))
         assert error < plain
-    np.testing.assert_array_equal(found[forms[2]].codes, solve(matrix, second, forms[2:], rounds)[forms[2]].codes)
+    np.testing.assert_array_equal(result[forms[2]].codes, solve(matrix, second, forms[2:], rounds)[forms[2]].codes)
 
 
 def test_the_zeros_of_four_columns_are_those_that_the_others_make_up_for_best() -> None:
     columns, second = noise(2, 4, 10, seed=1), correlated(2, 12, seed=2)
     factor = gptq.inverse_factor(second, damping=0.0)
-    found = gptq._cheapest(columns, factor[:, :4, :4], PATTERNS)
+    result = gptq._cheapest(columns, factor[:, :4, :4], PATTERNS)
     for group in range(2):
         for row in range(10):
             costs = []
@@ -117,7 +117,7 @@ def test_the_zeros_of_four_columns_are_those_that_the_others_make_up_for_best() 
                 )
                 held = columns[group, gone, row]
                 costs.append(held @ left @ held)
-            assert costs[int((found[group, :, row] == PATTERNS).all(1).argmax())] <= min(costs) * (1 + 1e-3)
+            assert costs[int((result[group, :, row] == PATTERNS).all(1).argmax())] <= min(costs) * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("rounds", [0, 3])
@@ -125,12 +125,12 @@ def test_the_zeros_of_four_columns_are_those_that_the_others_make_up_for_best() 
 def test_two_of_four_are_chosen_and_the_others_make_up_for_them(width: int, rounds: int) -> None:
     matrix, second = noise(2, 16, width), correlated(2, width, seed=4)
     form, four = TwoOfFour(5), lambda codes: (codes != 0).reshape(-1, 4).sum(1)
-    found = solve(matrix, second, [form, TwoOfFour(2)], rounds)
-    assert all((four(each.codes) == 2).all() for each in found.values())
+    result = solve(matrix, second, [form, TwoOfFour(2)], rounds)
+    assert all((four(each.codes) == 2).all() for each in result.values())
     magnitude = np.where(largest(matrix * matrix, PATTERNS), matrix, np.float32(0))
-    given = solve(magnitude, second, [form], rounds)[form]
-    np.testing.assert_array_equal(given.codes == 0, magnitude == 0)
-    chosen, plain = (moments.error(matrix - each.weight, second).sum() for each in (found[form], given))
+    value = solve(magnitude, second, [form], rounds)[form]
+    np.testing.assert_array_equal(value.codes == 0, magnitude == 0)
+    chosen, plain = (moments.error(matrix - each.weight, second).sum() for each in (result[form], value))
     assert chosen < (0.6 if width > 4 else 1.0) * plain
 
 
@@ -138,9 +138,9 @@ def test_two_of_four_are_chosen_and_the_others_make_up_for_them(width: int, roun
 def test_scales_stay_powers_of_two_while_they_are_fitted(form: Scaled) -> None:
     matrix, second = noise(2, 16, 60), correlated(2, 60, seed=4)
     grid = gptq.grids_for(matrix, second, [form], powers=True)[form]
-    found, plain = (gptq.round_all([gptq.RoundingTarget(matrix, grid, rounds)], second)[0] for rounds in (4, 0))
-    assert (np.frexp(found.scale)[0] == 0.5).all()
-    errors = [moments.error(matrix - each.weight, second).sum() for each in (found, plain)]
+    result, plain = (gptq.round_all([gptq.RoundingTarget(matrix, grid, rounds)], second)[0] for rounds in (4, 0))
+    assert (np.frexp(result.scale)[0] == 0.5).all()
+    errors = [moments.error(matrix - each.weight, second).sum() for each in (result, plain)]
     assert errors[0] <= errors[1]
 
 
@@ -148,11 +148,11 @@ def test_without_correlations_the_two_that_count_most_are_kept() -> None:
     matrix, form = noise(1, 6, 40), TwoOfFour(3)
     importance = np.linspace(0.1, 3, 40, dtype=np.float32)[None]
     grid = form.grid(matrix, importance[:, None])
-    (found,) = gptq.round_all([gptq.RoundingTarget(matrix, grid)], importance)
+    (result,) = gptq.round_all([gptq.RoundingTarget(matrix, grid)], importance)
     expected = np.argsort(np.argsort(-(matrix**2 * importance).reshape(1, 6, 10, 4), -1), -1) < 2
-    np.testing.assert_array_equal(found.codes.reshape(1, 6, 10, 4) != 0, expected)
+    np.testing.assert_array_equal(result.codes.reshape(1, 6, 10, 4) != 0, expected)
     (full,) = gptq.round_all([gptq.RoundingTarget(matrix, grid)], np.diag(importance[0])[None])
-    np.testing.assert_array_equal(full.codes != 0, found.codes != 0)
+    np.testing.assert_array_equal(full.codes != 0, result.codes != 0)
 
 
 def test_wide_grids_are_not_refined() -> None:
@@ -165,10 +165,10 @@ def test_wide_grids_are_not_refined() -> None:
 @pytest.mark.parametrize("bits", range(2, 5))
 def test_codebooks_are_better_than_even_grids_on_skewed_weights(bits: int) -> None:
     matrix, second = np.exp(0.7 * noise(1, 24, 64)) - 1, correlated(1, 64, seed=6, rank=40)
-    found = solve(matrix, second, [Integer(bits), Codebook(bits)])
-    even, fitted = (moments.error(matrix - found[f].weight, second).sum() for f in (Integer(bits), Codebook(bits)))
+    result = solve(matrix, second, [Integer(bits), Codebook(bits)])
+    even, fitted = (moments.error(matrix - result[f].weight, second).sum() for f in (Integer(bits), Codebook(bits)))
     assert fitted < 0.9 * even
-    assert len(np.unique(found[Codebook(bits)].codes)) <= 2**bits
+    assert len(np.unique(result[Codebook(bits)].codes)) <= 2**bits
 
 
 @pytest.mark.parametrize("width", [1, 5, 128, 129, 200, 300])
@@ -185,8 +185,8 @@ def test_the_factor_of_the_inverse(width: int) -> None:
 def test_rows_times_the_damped_inverse(width: int) -> None:
     second, rows = correlated(2, width, seed=3), noise(2, 6, width)
     damped = second + np.eye(width) * (0.05 * np.trace(second, axis1=1, axis2=2) / width)[:, None, None]
-    found = gptq.Factored.of(second, 0.05).solve(rows)
-    np.testing.assert_allclose(found @ damped, rows, atol=2e-4)
+    result = gptq.Factored.of(second, 0.05).solve(rows)
+    np.testing.assert_allclose(result @ damped, rows, atol=2e-4)
 
 
 def test_the_factor_of_no_data_is_finite() -> None:
@@ -205,8 +205,8 @@ def test_never_much_worse_than_rounding(groups: int, rows: int, width: int, form
     matrix, second = noise(groups, rows, width, seed=seed), correlated(groups, width, seed)
     codes, scale = nearest(matrix, second, form)
     plain = float(moments.error(matrix - codes * scale[..., None], second).sum())
-    found = solve(matrix, second, [form])[form]
-    error = float(moments.error(matrix - found.weight, second).sum())
+    result = solve(matrix, second, [form])[form]
+    error = float(moments.error(matrix - result.weight, second).sum())
     assert error <= 1.3 * plain + 1e-6 * float(moments.error(matrix, second).sum())
 
 
@@ -215,22 +215,22 @@ def test_much_better_than_rounding_on_correlated_inputs(form: Integer) -> None:
     matrix, second = noise(1, 32, 64), correlated(1, 64, seed=5, rank=6)
     codes, scale = nearest(matrix, second, form)
     plain = moments.error(matrix - codes * scale[..., None], second).sum()
-    found = solve(matrix, second, [form])[form]
-    assert moments.error(matrix - found.weight, second).sum() < 0.6 * plain
+    result = solve(matrix, second, [form])[form]
+    assert moments.error(matrix - result.weight, second).sum() < 0.6 * plain
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_the_scale_is_refitted_to_the_codes_where_that_helps(form: Integer) -> None:
     for seed in range(8):
         matrix, second = noise(1, 12, 20, seed=seed), correlated(1, 20, seed)
-        found = solve(matrix, second, [form])[form]
-        codes, exact, h = found.codes[0].astype(np.float64), matrix[0].astype(np.float64), second[0].astype(np.float64)
+        result = solve(matrix, second, [form])[form]
+        codes, exact, h = result.codes[0].astype(np.float64), matrix[0].astype(np.float64), second[0].astype(np.float64)
         best = ((codes @ h) * exact).sum(-1) / ((codes @ h) * codes).sum(-1)
         _, start = nearest(matrix, second, form)
-        errors = [moments.error(matrix - found.codes * s[..., None], second) for s in (found.scale, start)]
+        errors = [moments.error(matrix - result.codes * s[..., None], second) for s in (result.scale, start)]
         assert (errors[0] <= errors[1] * (1 + 1e-5)).all()
-        kept = found.scale[0] == start[0]
-        np.testing.assert_allclose(found.scale[0][~kept], best[~kept], rtol=0.02)
+        kept = result.scale[0] == start[0]
+        np.testing.assert_allclose(result.scale[0][~kept], best[~kept], rtol=0.02)
         assert form.bits >= 5 or kept.mean() < 0.7  # scales that are stored are coarser than what is gained
 
 
@@ -239,9 +239,9 @@ def test_uncorrelated_inputs_leave_plain_rounding() -> None:
     second = np.stack([np.diag(np.linspace(1, 3, 30, dtype=np.float32))] * 2)
     for form in FORMS:
         codes, scale = nearest(matrix, second, form)
-        found = solve(matrix, second, [form])[form]
-        np.testing.assert_array_equal(found.codes, codes)
-        refitted = moments.error(matrix - found.weight, second)
+        result = solve(matrix, second, [form])[form]
+        np.testing.assert_array_equal(result.codes, codes)
+        refitted = moments.error(matrix - result.weight, second)
         assert (refitted <= moments.error(matrix - codes * scale[..., None], second) * (1 + 1e-6)).all()
 
 
@@ -286,10 +286,10 @@ def test_groups_are_solved_one_by_one(groups: int, rows: int, width: int) -> Non
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_codes_are_on_the_grid_and_scales_storable(form: Integer) -> None:
-    found = solve(noise(1, 16, 40, scale=0.05), correlated(1, 40, seed=4), [form])[form]
-    assert np.isin(found.codes, form.levels(found.codes)).all()
-    assert (found.scale > 0).all()
-    assert scales.roots(found.scale) is not None
+    result = solve(noise(1, 16, 40, scale=0.05), correlated(1, 40, seed=4), [form])[form]
+    assert np.isin(result.codes, form.levels(result.codes)).all()
+    assert (result.scale > 0).all()
+    assert scales.roots(result.scale) is not None
 
 
 def test_dead_inputs_and_rows_of_zeros() -> None:
@@ -298,10 +298,10 @@ def test_dead_inputs_and_rows_of_zeros() -> None:
     matrix[:, 1] = 0
     solved = solve(matrix, second, FORMS)
     for form in FORMS:
-        found = solved[form]
-        assert np.isfinite(found.weight).all()
+        result = solved[form]
+        assert np.isfinite(result.weight).all()
         if not form.is_symmetric:
-            assert not found.weight[:, 1].any()
+            assert not result.weight[:, 1].any()
 
 
 @pytest.mark.parametrize("form", [Integer(3), Integer(4), Codebook(3), VectorCodebook(7), Sparse(5)], ids=str)
@@ -333,8 +333,8 @@ def test_scales_of_a_byte_lose_little(width: int) -> None:
     rows = noise(2, 6000 // width + 20, width) * 2.0 ** noise(2, 6000 // width + 20, 1, seed=1).clip(-2, 2)
     matrix, even = rows.astype(np.float32), np.ones((2, width), np.float32)
     grids = gptq.grids_for(matrix, even, FORMS)
-    found = gptq.round_best([gptq.RoundingTarget.of(matrix, grids[form], form, 0) for form in FORMS], even)
-    for form, rounded in zip(FORMS, found, strict=True):
+    result = gptq.round_best([gptq.RoundingTarget.of(matrix, grids[form], form, 0) for form in FORMS], even)
+    for form, rounded in zip(FORMS, result, strict=True):
         assert scales.roots(rounded.scale) is not None
         error = np.square(matrix.astype(np.float64) - rounded.weight).sum()
         assert error < 1.1 * sum(least_of_real_scales(group, form) for group in matrix)
@@ -345,11 +345,11 @@ def test_narrow_rows_get_the_best_scale_of_those_nearby(form: Scaled) -> None:
     matrix, second = noise(2, 6, 16), correlated(2, 16, seed=3)
     grid = gptq.grids_for(matrix, second, [form])[form]
     target = gptq.RoundingTarget.of(matrix, grid, form, 2)
-    (found,) = gptq.round_best([target], second)
+    (result,) = gptq.round_best([target], second)
     tried = [target, *(target.beside(steps) for steps in scales.NEARBY)]
     errors = [moments.error(matrix - rounded.weight, second) for rounded in gptq.round_all(tried, second)]
-    np.testing.assert_allclose(moments.error(matrix - found.weight, second), np.min(errors, axis=0), rtol=1e-3)
-    assert scales.roots(found.scale) is not None
+    np.testing.assert_allclose(moments.error(matrix - result.weight, second), np.min(errors, axis=0), rtol=1e-3)
+    assert scales.roots(result.scale) is not None
 
 
 def test_wide_rows_and_powers_of_two_are_solved_once() -> None:

@@ -42,10 +42,10 @@ def shown(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """What the layers inside read, in order; the model's own outputs must be what they were."""
     copy, taps = with_inner_inputs(model)
     assert set(taps) == {layer.input for layer in find_inner_layers(model).values()}
-    found = Runner(copy, list(taps.values())).run(dict(feeds))
+    result = Runner(copy, list(taps.values())).run(dict(feeds))
     for name, array in Runner(model).run(dict(feeds)).items():
-        np.testing.assert_array_equal(found[name], array)
-    return [found[taps[layer.input]] for layer in find_inner_layers(model).values()]
+        np.testing.assert_array_equal(result[name], array)
+    return [result[taps[layer.input]] for layer in find_inner_layers(model).values()]
 
 
 @pytest.mark.parametrize(
@@ -62,30 +62,30 @@ def test_the_branch_that_is_taken_shows_what_its_layers_read(
     """Branches inside branches too, and two that use one name."""
     model = parse(IF, w=W, v=V)
     names = [layer.weight for layer in find_inner_layers(model).values()]
-    found = {
+    result = {
         name: array for name, array in zip(names, shown(model, {"x": X, "c": c, "d": d}), strict=True) if array.size
     }
-    assert set(found) == set(wanted)
+    assert set(result) == set(wanted)
     for name, array in wanted.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-5)
+        np.testing.assert_allclose(result[name], array, rtol=1e-5)
 
 
 def test_a_loop_shows_every_iteration() -> None:
-    (found,) = shown(parse(LOOP, w=W), {"x": X, "k": np.array(3), "go": TRUE})
+    (result,) = shown(parse(LOOP, w=W), {"x": X, "k": np.array(3), "go": TRUE})
     state, wanted = X, []
     for _ in range(3):
         wanted.append(np.tanh(state))
         state = wanted[-1] @ W
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_scan_shows_every_step() -> None:
-    (found,) = shown(parse(SCAN, w=W), {"x": X[0], "s": X})
+    (result,) = shown(parse(SCAN, w=W), {"x": X[0], "s": X})
     state, wanted = X[0], []
     for row in X:
         wanted.append(state)
         state = state @ W + row
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_the_model_is_left_as_it_is() -> None:

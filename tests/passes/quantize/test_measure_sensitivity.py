@@ -95,8 +95,8 @@ def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Sensitivi
         shift = mean_shift(context, layer, solution.weight)
         constants = {layer.weight: solution.weight, layer.bias: array(residual, layer.bias) + shift}
         expected = loss_of(residual, context, run_quantized(Slicer(residual), batches, {}, constants))
-        found = context.weight_losses[layer.weight, Integer(bits)]
-        assert found == pytest.approx(expected, rel=0.02)
+        result = context.weight_losses[layer.weight, Integer(bits)]
+        assert result == pytest.approx(expected, rel=0.02)
 
 
 def test_a_product_of_tokens_has_no_bias_that_keeps_its_mean(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Sensitivi
     name = context.weights[0].name
     errors = {**context.errors, (name, Integer(8)): 2 * context.errors[name, Integer(2)]}
     anchors: dict[Format, float] = {form: context.weight_losses[name, form] for form in (Integer(2), Integer(4))}
-    found = _interpolated(replace(context, errors=errors), name, anchors)
-    losses = [found[name, Integer(bits)] for bits in (2, 3, 4, 8)]
+    result = _interpolated(replace(context, errors=errors), name, anchors)
+    losses = [result[name, Integer(bits)] for bits in (2, 3, 4, 8)]
     assert losses == sorted(losses, reverse=True)
 
 
@@ -301,20 +301,20 @@ def test_weights_of_large_models_that_can_take_one_format_are_hardly_measured(
         return [form for form in forms if weight.name in free or form in asked]
 
     result = MeasureSensitivity(choices=choices).apply(short(context, sites=()))
-    found = {key: loss for key, loss in result.output.weight_losses.items() if key[1] == Integer(4)}
-    changed = {key: loss for key, loss in found.items() if loss != pytest.approx(context.weight_losses[key])}
+    actual = {key: loss for key, loss in result.output.weight_losses.items() if key[1] == Integer(4)}
+    changed = {key: loss for key, loss in actual.items() if loss != pytest.approx(context.weight_losses[key])}
     assert len(changed) == assumed
     rates = [loss / context.errors[key] for key, loss in changed.items()]
     assert rates == pytest.approx([*rates[:1]] * assumed)
-    told = [f"the losses of {assumed} of {len(context.weights)} weights that can"] if assumed else []
-    assert [note.message[: len(told[0])] for note in result.notes] == told
+    messages = [f"the losses of {assumed} of {len(context.weights)} weights that can"] if assumed else []
+    assert [note.message[: len(messages[0])] for note in result.notes] == messages
 
 
 def test_with_little_time_few_samples_do(context: Sensitivities, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "part", lambda _: 0.5)
     runs: list[int | None] = []
     run = Suffix.run
-    monkeypatch.setattr(Suffix, "run", lambda self, given, n=None: runs.append(n) or run(self, given, n))
+    monkeypatch.setattr(Suffix, "run", lambda self, value, n=None: runs.append(n) or run(self, value, n))
     rough = MeasureSensitivity().apply(short(context)).output
     assert set(runs[1:]) == {4}
     assert 0.3 < sum(rough.weight_losses.values()) / sum(context.weight_losses.values()) < 3  # one sample matters
@@ -324,7 +324,7 @@ def test_with_little_time_few_samples_do(context: Sensitivities, monkeypatch: py
 def test_the_pace_knows_how_much_there_is_to_do(context: Sensitivities, monkeypatch: pytest.MonkeyPatch) -> None:
     paces: list[Pace] = []
     init = Pace.__init__
-    monkeypatch.setattr(Pace, "__init__", lambda self, *given: paces.append(self) or init(self, *given))
+    monkeypatch.setattr(Pace, "__init__", lambda self, *arguments: paces.append(self) or init(self, *arguments))
     again = MeasureSensitivity().apply(short(context, other_ranges=dict.fromkeys(context.other_ranges, ()))).output
     (pace,) = paces
     assert pace._passed == pytest.approx(pace.total)

@@ -38,12 +38,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_block_has_at_least_one_weight_and_at_most_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = setting(tmp_path)
-    assert blocks_of(given) == [("u", "v", "w")]
+    value = setting(tmp_path)
+    assert blocks_of(value) == [("u", "v", "w")]
     monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))
-    assert blocks_of(given) == [("u", "v"), ("w",)]
+    assert blocks_of(value) == [("u", "v"), ("w",)]
     monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 1)
-    assert blocks_of(given) == [("u",), ("v",), ("w",)]
+    assert blocks_of(value) == [("u",), ("v",), ("w",)]
 
 
 def observed(folder: Path) -> CalibrationStats:
@@ -57,38 +57,38 @@ def test_moments_of_blocks_are_those_of_the_whole(limit: int, tmp_path: Path, mo
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", limit)
     monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 1)
     monkeypatch.setattr(moment_stream, "SMALL_BLOCK_BYTES", 1)
-    given = observed(tmp_path / "blocks")
-    assert given.later is not None
-    assert given.ranges == whole.ranges
+    value = observed(tmp_path / "blocks")
+    assert value.later is not None
+    assert value.ranges == whole.ranges
     for name in ("v", "w"):
-        assert not given.moments[name].gram.size
-        assert np.array_equal(given.moments[name].mean, whole.moments[name].mean)
-        assert given.later.observe([name], given, Deadline())
-        for found, wanted in (
-            (given.moments[name], whole.moments[name]),
-            (given.held_moments[name], whole.held_moments[name]),
+        assert not value.moments[name].gram.size
+        assert np.array_equal(value.moments[name].mean, whole.moments[name].mean)
+        assert value.later.observe([name], value, Deadline())
+        for result, wanted in (
+            (value.moments[name], whole.moments[name]),
+            (value.held_moments[name], whole.held_moments[name]),
         ):
-            assert found.count == wanted.count
+            assert result.count == wanted.count
             if limit == 1:
-                assert np.allclose(found.second(), wanted.second(), rtol=1e-4, atol=1e-4)
+                assert np.allclose(result.second(), wanted.second(), rtol=1e-4, atol=1e-4)
             else:
-                assert np.array_equal(found.second(), wanted.second())
-    assert np.array_equal(given.moments["u"].second(), whole.moments["u"].second())
+                assert np.array_equal(result.second(), wanted.second())
+    assert np.array_equal(value.moments["u"].second(), whole.moments["u"].second())
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_weights_are_solved_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, held = observed(tmp_path / "blocks"), list[set[str]]()
+    value, held = observed(tmp_path / "blocks"), list[set[str]]()
     right = moment_stream.LaterMoments.observe
 
     def observe(self: moment_stream.LaterMoments, names: list[str], seen: CalibrationStats, deadline: Deadline) -> bool:
-        found = right(self, names, seen, deadline)
+        result = right(self, names, seen, deadline)
         held.append({name for name, moments in seen.moments.items() if moments.gram.size})
-        return found
+        return result
 
     monkeypatch.setattr(moment_stream.LaterMoments, "observe", observe)
     monkeypatch.setattr("ptqc.passes.quantize.solve_weights.TOGETHER", 1)
-    solved = SolveWeights((3,)).apply(given).output
+    solved = SolveWeights((3,)).apply(value).output
     assert held == [{"u"}, {"v"}, {"w"}]
     monkeypatch.undo()
     whole = SolveWeights((3,)).apply(observed(tmp_path / "whole")).output
@@ -100,7 +100,7 @@ def test_weights_are_solved_block_by_block(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("small_blocks")
 def test_what_there_is_no_time_to_observe_is_not_kept_as_the_whole(tmp_path: Path) -> None:
-    given, cut_short = observed(tmp_path), dict[str, bool]()
+    value, cut_short = observed(tmp_path), dict[str, bool]()
 
     class Cache:
         def find(self, weights: object) -> None:  # noqa: ARG002
@@ -110,7 +110,7 @@ def test_what_there_is_no_time_to_observe_is_not_kept_as_the_whole(tmp_path: Pat
             cut_short.update(dict.fromkeys(candidates, cut))
             return candidates
 
-    short = replace(given, deadline=Deadline(0.0))
+    short = replace(value, deadline=Deadline(0.0))
     SolveWeights((3,), Cache()).apply(short)  # type: ignore[arg-type]
     assert cut_short["v"]
     assert cut_short["w"]
@@ -123,8 +123,8 @@ SHARED = """g (float[N,L,12] x) => (float[N,L,6] y) {
 
 def test_moments_that_weights_share_count_once_in_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse(SHARED, u=noise(12, 20), v=noise(12, 20, seed=1), w=noise(20, 6, seed=2))
-    given = AnalysisInput.of(model, [], [])  # type: ignore[arg-type]
+    value = AnalysisInput.of(model, [], [])  # type: ignore[arg-type]
     monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * 12**2)
-    assert blocks_of(given) == [("u", "v"), ("w",)]
+    assert blocks_of(value) == [("u", "v"), ("w",)]
     monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))
-    assert blocks_of(given) == [("u", "v", "w")]
+    assert blocks_of(value) == [("u", "v", "w")]

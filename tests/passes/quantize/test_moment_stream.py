@@ -46,22 +46,22 @@ def beyond_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("beyond_memory")
 def test_moments_are_those_of_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = observed(tmp_path / "stream")
-    assert isinstance(given.later, MomentStream)
-    assert given.later.blocks == [("u",), ("v",), ("t",), ("w",)]
+    value = observed(tmp_path / "stream")
+    assert isinstance(value.later, MomentStream)
+    assert value.later.blocks == [("u",), ("v",), ("t",), ("w",)]
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 10**9)
     whole = observed(tmp_path / "whole")
     assert whole.later is None
-    assert given.macs == whole.macs
-    for (name,) in given.later.blocks:
-        assert given.later.observe([name], given, Deadline())
-        for found, wanted in (
-            (given.moments[name], whole.moments[name]),
-            (given.held_moments[name], whole.held_moments[name]),
+    assert value.macs == whole.macs
+    for (name,) in value.later.blocks:
+        assert value.later.observe([name], value, Deadline())
+        for result, wanted in (
+            (value.moments[name], whole.moments[name]),
+            (value.held_moments[name], whole.held_moments[name]),
         ):
-            assert found.count == wanted.count
-            assert np.allclose(found.mean, wanted.mean, atol=2e-3)
-            assert np.allclose(found.second(), wanted.second(), rtol=2e-3, atol=2e-3 * wanted.second().max())
+            assert result.count == wanted.count
+            assert np.allclose(result.mean, wanted.mean, atol=2e-3)
+            assert np.allclose(result.second(), wanted.second(), rtol=2e-3, atol=2e-3 * wanted.second().max())
 
 
 @pytest.mark.usefixtures("beyond_memory")
@@ -78,24 +78,24 @@ def test_blocks_may_be_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("beyond_memory")
 def test_nothing_waits_that_nobody_reads(tmp_path: Path) -> None:
-    given = observed(tmp_path)
-    assert isinstance(given.later, MomentStream)
+    value = observed(tmp_path)
+    assert isinstance(value.later, MomentStream)
     held = []
-    for (name,) in given.later.blocks:
-        given.later.observe([name], given, Deadline())
-        held.append({key for batches in given.later._batches for batch in batches for key in batch.values})
+    for (name,) in value.later.blocks:
+        value.later.observe([name], value, Deadline())
+        held.append({key for batches in value.later._batches for batch in batches for key in batch.values})
     # v's input was passed by on the way to the second reader of u.
     assert held == [{"x", "a", "b", "e"}, {"x", "a", "e"}, {"x", "a", "e"}, {"j"}]
 
 
 @pytest.mark.usefixtures("beyond_memory")
 def test_samples_without_time_are_left_out_for_good(tmp_path: Path) -> None:
-    given = observed(tmp_path)
-    assert given.later is not None
-    assert not given.later.observe(["u"], given, Deadline(0.0))
-    assert 0 < given.moments["u"].count < 32 * 9
-    assert given.later.observe(["v"], given, Deadline())
-    assert given.moments["v"].count == 8 * 9
+    value = observed(tmp_path)
+    assert value.later is not None
+    assert not value.later.observe(["u"], value, Deadline(0.0))
+    assert 0 < value.moments["u"].count < 32 * 9
+    assert value.later.observe(["v"], value, Deadline())
+    assert value.moments["v"].count == 8 * 9
 
 
 @pytest.mark.usefixtures("beyond_memory")
@@ -115,7 +115,7 @@ def test_a_sample_that_the_model_refuses_is_named(tmp_path: Path) -> None:
     model = parse(graph, k=np.array([1, 10, 4]), w=noise(4, 3))
     feeds = [{"x": noise(1, length, 4)} for length in (10, 10, 10, 9, 10, 10)]
     samples = collect(feeds, input_specs(model), tmp_path, 6)
-    given = Calibrate().apply(replace(AnalysisInput.of(model, samples[:5], samples[5:]), sites=())).output
-    assert given.later is not None
+    value = Calibrate().apply(replace(AnalysisInput.of(model, samples[:5], samples[5:]), sites=())).output
+    assert value.later is not None
     with pytest.raises(CalibrationError, match=r"samples\[3\]"):
-        given.later.observe(["w"], given, Deadline())
+        value.later.observe(["w"], value, Deadline())

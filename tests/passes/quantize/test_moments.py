@@ -57,11 +57,11 @@ def cases(draw: st.DrawFn) -> Case:
 @given(case=cases(), positions=st.sampled_from([1, 3, 10_000]), start=st.integers(0, 5))
 def test_the_weight_times_the_columns_is_the_output(case: Case, positions: int, start: int) -> None:
     columns = ColumnSample(case.layer, positions, seed=7)
-    found = columns.inputs(case.x, start)
+    result = columns.inputs(case.x, start)
     expected = columns.outputs(case.y, case.x.shape, start)
     matrix = case.layer.matrix(case.weight)
-    assert found.shape == (case.layer.groups, matrix.shape[-1], expected.shape[-1])
-    np.testing.assert_allclose(matrix @ found, expected, rtol=1e-4, atol=1e-5)
+    assert result.shape == (case.layer.groups, matrix.shape[-1], expected.shape[-1])
+    np.testing.assert_allclose(matrix @ result, expected, rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=40)
@@ -102,11 +102,11 @@ def test_a_sample_has_the_same_columns_whatever_its_batch() -> None:
 def test_of_a_huge_batch_a_share_is_looked_at(equation: str) -> None:
     batch = 3 * MOST_IMAGES + 1
     shapes = ((batch, 3, 4, 4), (5, 3, 3, 3)) if equation.startswith("Conv") else ((batch, 4, 3), (3, 5))
-    found = case(equation, *(noise(*shape) for shape in shapes))
-    columns = ColumnSample(found.layer, 2, seed=1)
-    x, y = columns.inputs(found.x, 0), columns.outputs(found.y, found.x.shape, 0)
+    result = case(equation, *(noise(*shape) for shape in shapes))
+    columns = ColumnSample(result.layer, 2, seed=1)
+    x, y = columns.inputs(result.x, 0), columns.outputs(result.y, result.x.shape, 0)
     assert 2 * MOST_IMAGES / 2 < x.shape[-1] <= 2 * MOST_IMAGES
-    np.testing.assert_allclose(found.layer.matrix(found.weight) @ x, y, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result.layer.matrix(result.weight) @ x, y, rtol=1e-4, atol=1e-5)
 
 
 def test_chosen_positions_are_distinct_and_cover_the_output() -> None:
@@ -124,26 +124,26 @@ columns_arrays = hnp.arrays(np.float32, (2, 3, 20), elements=st.floats(-4, 4, wi
 @given(x=columns_arrays, splits=st.lists(st.integers(1, 19), max_size=6), together=st.sampled_from([1, 5, 30]))
 def test_moments_are_those_of_all_columns(x: np.ndarray, splits: list[int], together: int) -> None:
     """However they come, and whether or not they were asked for on the way."""
-    found = Moments.empty(2, 3)
+    result = Moments.empty(2, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "TOGETHER", together)
         for part in np.split(x, sorted(set(splits)), axis=-1):
-            found.add(part)
+            result.add(part)
             if together == 5:
-                found.second()
-    assert found.count == 20
-    np.testing.assert_allclose(found.mean, x.mean(-1), atol=1e-6)
-    np.testing.assert_allclose(found.second(centred=False), x @ x.transpose(0, 2, 1) / 20, atol=1e-4)
+                result.second()
+    assert result.count == 20
+    np.testing.assert_allclose(result.mean, x.mean(-1), atol=1e-6)
+    np.testing.assert_allclose(result.second(centred=False), x @ x.transpose(0, 2, 1) / 20, atol=1e-4)
     covariance = np.stack([np.cov(group, bias=True) for group in x.astype(np.float64)])
-    np.testing.assert_allclose(found.second(), covariance, atol=1e-4)
+    np.testing.assert_allclose(result.second(), covariance, atol=1e-4)
 
 
 def test_columns_that_wait_hold_nothing_but_themselves() -> None:
     """A view would hold the array that it is one of, and with it all memory of a session of ONNX Runtime."""
     array = noise(4, 3)
-    found = Moments.empty(1, 3)
-    found.add(array.T[None])
-    (waiting,) = found.waiting
+    result = Moments.empty(1, 3)
+    result.add(array.T[None])
+    (waiting,) = result.waiting
     assert not np.shares_memory(waiting, array)
     assert waiting.strides[1:] == array.T.strides
     np.testing.assert_array_equal(waiting, array.T[None])
@@ -154,21 +154,21 @@ def test_joined_columns_are_all_there_in_order(sizes: list[int]) -> None:
     parts = np.split(noise(2, 3, sum(sizes)), np.cumsum(sizes)[:-1], axis=-1) if sizes else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "TOGETHER", 5)
-        found = [np.asarray(piece) for piece in moments.joined(parts)]
-    assert all(piece.shape[-1] >= 5 for piece in found[:-1])
+        result = [np.asarray(piece) for piece in moments.joined(parts)]
+    assert all(piece.shape[-1] >= 5 for piece in result[:-1])
     none = np.empty((2, 3, 0))
-    np.testing.assert_array_equal(np.concatenate([none, *found], -1), np.concatenate([none, *parts], -1))
+    np.testing.assert_array_equal(np.concatenate([none, *result], -1), np.concatenate([none, *parts], -1))
 
 
 @given(x=columns_arrays)
 def test_wide_layers_keep_the_diagonal(x: np.ndarray) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "WIDEST_GRAM", 2)
-        found = Moments.empty(2, 3)
-    found.add(x)
-    assert found.second().shape == (2, 3)
-    np.testing.assert_allclose(found.second(), x.astype(np.float64).var(-1), atol=1e-4)
-    np.testing.assert_allclose(found.second(centred=False), (x * x).mean(-1), atol=1e-4)
+        result = Moments.empty(2, 3)
+    result.add(x)
+    assert result.second().shape == (2, 3)
+    np.testing.assert_allclose(result.second(), x.astype(np.float64).var(-1), atol=1e-4)
+    np.testing.assert_allclose(result.second(centred=False), (x * x).mean(-1), atol=1e-4)
 
 
 def test_no_columns_give_zeros() -> None:
@@ -178,13 +178,13 @@ def test_no_columns_give_zeros() -> None:
 @given(x=columns_arrays, seed=st.integers(0, 9))
 def test_the_error_is_the_mean_squared_output_error(x: np.ndarray, seed: int) -> None:
     delta = noise(2, 5, 3, seed=seed)
-    found = Moments.empty(2, 3)
-    found.add(x)
+    result = Moments.empty(2, 3)
+    result.add(x)
     expected = np.square(delta @ x).mean(-1)
-    np.testing.assert_allclose(moments.error(delta, found.second(centred=False)), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(moments.error(delta, result.second(centred=False)), expected, rtol=1e-3, atol=1e-3)
     centred = delta @ (x - x.mean(-1, keepdims=True))
-    np.testing.assert_allclose(moments.error(delta, found.second()), np.square(centred).mean(-1), rtol=1e-3, atol=2e-3)
-    diagonal = np.ascontiguousarray(np.diagonal(found.second(), axis1=1, axis2=2))
+    np.testing.assert_allclose(moments.error(delta, result.second()), np.square(centred).mean(-1), rtol=1e-3, atol=2e-3)
+    diagonal = np.ascontiguousarray(np.diagonal(result.second(), axis1=1, axis2=2))
     full = np.stack([np.diag(d) for d in diagonal])
     np.testing.assert_allclose(moments.error(delta, diagonal), moments.error(delta, full), rtol=1e-4, atol=1e-5)
 
@@ -202,11 +202,11 @@ def test_the_total_error_is_about_the_sum(outputs: int, tolerance: float, diagon
 
 @given(count=st.integers(2, 12), width=st.integers(2, 20), seed=st.integers(0, 99))
 def test_shrunk_moments_of_few_columns_are_positive_definite(count: int, width: int, seed: int) -> None:
-    found = Moments.empty(1, width)
-    found.add(noise(1, width, count, seed=seed))
-    shrunk = moments.shrunk(found.second(), count)
+    result = Moments.empty(1, width)
+    result.add(noise(1, width, count, seed=seed))
+    shrunk = moments.shrunk(result.second(), count)
     assert np.linalg.eigvalsh(shrunk[0].astype(np.float64)).min() > 1e-3
-    assert np.trace(shrunk[0]) == pytest.approx(np.trace(found.second()[0]), rel=1e-4)
+    assert np.trace(shrunk[0]) == pytest.approx(np.trace(result.second()[0]), rel=1e-4)
 
 
 def test_shrinkage_fades_with_the_number_of_columns() -> None:
@@ -216,13 +216,13 @@ def test_shrinkage_fades_with_the_number_of_columns() -> None:
 
     def distances(count: int, seeds: int) -> np.ndarray:
         """Mean squared distance from the truth of the moments as they are, and shrunk."""
-        found = []
+        result = []
         for seed in range(seeds):
             part = Moments.empty(1, 6)
             part.add((mixing @ noise(6, count, seed=seed))[None])
             second = part.second()
-            found.append([np.square(x[0] - truth).sum() for x in (second, moments.shrunk(second, count))])
-        return np.mean(found, axis=0)
+            result.append([np.square(x[0] - truth).sum() for x in (second, moments.shrunk(second, count))])
+        return np.mean(result, axis=0)
 
     plain, shrunk = distances(5, 40)
     assert shrunk < 0.7 * plain
@@ -265,13 +265,13 @@ def test_enough_columns_for_the_gram_matrix() -> None:
 def test_a_mean_far_above_the_deviations_costs_no_digits() -> None:
     """About zero, float32 sums of squares would give a covariance with negative eigenvalues."""
     deviations = noise(1, 20, 4000, scale=0.5)
-    found, about_zero = Moments.empty(1, 20), Moments.empty(1, 20)
+    result, about_zero = Moments.empty(1, 20), Moments.empty(1, 20)
     for part in range(0, 4000, 500):
-        found.add(deviations[..., part : part + 500] + np.float32(3000))
+        result.add(deviations[..., part : part + 500] + np.float32(3000))
         about_zero.add(deviations[..., part : part + 500])
-    np.testing.assert_allclose(found.second(), about_zero.second(), atol=2e-3)
-    np.testing.assert_allclose(found.mean, 3000 + about_zero.mean, rtol=1e-6)
-    np.testing.assert_allclose(found.second(centred=False), 3000.0**2, rtol=1e-3)
+    np.testing.assert_allclose(result.second(), about_zero.second(), atol=2e-3)
+    np.testing.assert_allclose(result.mean, 3000 + about_zero.mean, rtol=1e-6)
+    np.testing.assert_allclose(result.second(centred=False), 3000.0**2, rtol=1e-3)
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
@@ -280,11 +280,11 @@ def test_even_inputs_count_as_much_as_those_seen(diagonal: bool) -> None:
     columns, delta = noise(1, 4, 50), noise(1, 3, 4, seed=1)
     second = columns @ columns.transpose(0, 2, 1) / 50
     power = float(np.trace(second[0])) / 4
-    given = np.diagonal(second, axis1=1, axis2=2) if diagonal else second
-    found = moments.with_even(given)
-    assert found.shape == given.shape
-    expected = moments.error(delta, given) + power * np.square(delta).sum(-1)
-    np.testing.assert_allclose(moments.error(delta, found), expected, rtol=1e-5)
+    value = np.diagonal(second, axis1=1, axis2=2) if diagonal else second
+    result = moments.with_even(value)
+    assert result.shape == value.shape
+    expected = moments.error(delta, value) + power * np.square(delta).sum(-1)
+    np.testing.assert_allclose(moments.error(delta, result), expected, rtol=1e-5)
 
 
 def test_threads_that_ask_at_the_same_time_get_the_same_moments() -> None:
@@ -295,10 +295,10 @@ def test_threads_that_ask_at_the_same_time_get_the_same_moments() -> None:
         for start in range(0, 300, 20):
             shared.add(columns[..., start : start + 20])
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda made: made.second(), [shared] * 4))
-        for second in found:
-            np.testing.assert_array_equal(second, found[0])
-        np.testing.assert_allclose(found[0][0], expected, atol=1e-4)
+            result = list(pool.map(lambda made: made.second(), [shared] * 4))
+        for second in result:
+            np.testing.assert_array_equal(second, result[0])
+        np.testing.assert_allclose(result[0][0], expected, atol=1e-4)
 
 
 def test_the_mean_is_kept_without_touching_what_others_share() -> None:
@@ -330,9 +330,9 @@ def test_no_columns_change_nothing() -> None:
 def test_columns_that_are_not_finite_are_left_out_and_counted() -> None:
     columns, flawed = noise(1, 4, 9), noise(1, 4, 5, seed=1)
     flawed[0, 2, :3] = np.nan, np.inf, -np.inf
-    found, alone = Moments.empty(1, 4), Moments.empty(1, 4)
-    found.add(flawed)
-    found.add(columns)
+    result, alone = Moments.empty(1, 4), Moments.empty(1, 4)
+    result.add(flawed)
+    result.add(columns)
     alone.add(np.concatenate([flawed[..., 3:], columns], -1))
-    assert (found.count, found.left_out) == (11, 3)
-    np.testing.assert_allclose(found.second(), alone.second(), rtol=1e-5)
+    assert (result.count, result.left_out) == (11, 3)
+    np.testing.assert_allclose(result.second(), alone.second(), rtol=1e-5)

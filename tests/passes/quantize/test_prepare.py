@@ -38,11 +38,11 @@ def normalized() -> onnx.ModelProto:
 
 
 def test_the_normal_form_computes_the_same(tmp_path: Path) -> None:
-    found = prepared(normalized(), samples(3, 8, 8), tmp_path)
+    result = prepared(normalized(), samples(3, 8, 8), tmp_path)
     feeds = {"x": samples(3, 8, 8, seed=5)}
     wanted = Runner(tmp_path / "model.onnx").run(feeds)["y"]
-    assert [node.op_type for node in found.model.graph] == ["Conv", "Relu"]
-    assert np.abs(Runner(found.model).run(feeds)["y"] - wanted).max() < 1e-5
+    assert [node.op_type for node in result.model.graph] == ["Conv", "Relu"]
+    assert np.abs(Runner(result.model).run(feeds)["y"] - wanted).max() < 1e-5
 
 
 def test_the_origin_describes_the_file(tmp_path: Path) -> None:
@@ -52,24 +52,24 @@ def test_the_origin_describes_the_file(tmp_path: Path) -> None:
 
 
 def test_the_splits_do_not_overlap_and_miss_nothing(tmp_path: Path) -> None:
-    found = prepared(residual(), samples(3, 8, 8, count=10), tmp_path)
-    tuning, held = ([x["x"].tobytes() for x in split] for split in (found.tuning, found.held_back))
+    result = prepared(residual(), samples(3, 8, 8, count=10), tmp_path)
+    tuning, held = ([x["x"].tobytes() for x in split] for split in (result.tuning, result.held_back))
     assert len(held) == -(-10 // HELD_BACK)
     assert not set(tuning) & set(held)
-    assert set(tuning) | set(held) == {x["x"].tobytes() for x in found.samples}
+    assert set(tuning) | set(held) == {x["x"].tobytes() for x in result.samples}
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 4, 8])
 def test_kinds_of_samples_that_take_turns_are_in_both_splits(tmp_path: Path, kinds: int) -> None:
     feeds = [{"x": np.full((1, 3, 8, 8), i % kinds, np.float32)} for i in range(64)]
-    found = prepared(residual(), feeds, tmp_path)
-    for split in (found.tuning, found.held_back):
+    result = prepared(residual(), feeds, tmp_path)
+    for split in (result.tuning, result.held_back):
         assert {int(feed["x"].flat[0]) for feed in split} == set(range(kinds))
 
 
 def test_an_earlier_compile_held_back_the_first_of_four(tmp_path: Path) -> None:
-    found = replace(prepared(residual(), samples(3, 8, 8, count=10), tmp_path), holds_back_first=True)
-    assert found.held_back.names == [found.samples.names[i] for i in (0, 4, 8)]
+    result = replace(prepared(residual(), samples(3, 8, 8, count=10), tmp_path), holds_back_first=True)
+    assert result.held_back.names == [result.samples.names[i] for i in (0, 4, 8)]
 
 
 @pytest.mark.parametrize(("batch", "batchable"), [("N", True), ("1", False)])
@@ -87,24 +87,24 @@ def test_the_limit_of_samples_is_kept(tmp_path: Path) -> None:
     assert len(prepared(residual(), samples(3, 8, 8, count=70), tmp_path).samples) == 64
 
 
-def warnings_of(found: CanonicalModel) -> list[str]:
-    return [note.message for note in found.notes if note.step == "calibration" and note.level == Level.WARNING]
+def warnings_of(result: CanonicalModel) -> list[str]:
+    return [note.message for note in result.notes if note.step == "calibration" and note.level == Level.WARNING]
 
 
 @pytest.mark.parametrize(("factor", "word"), [(1.0, None), (200.0, "larger"), (0.004, "smaller")])
 def test_wrong_preprocessing_is_noticed_at_the_first_normalization(
     tmp_path: Path, factor: float, word: str | None
 ) -> None:
-    found = warnings_of(prepared(normalized(), samples(3, 8, 8) * np.float32(factor), tmp_path))
-    assert len(found) == (word is not None)
-    assert all(str(word) in message for message in found)
+    result = warnings_of(prepared(normalized(), samples(3, 8, 8) * np.float32(factor), tmp_path))
+    assert len(result) == (word is not None)
+    assert all(str(word) in message for message in result)
 
 
 def test_raw_pixels_without_statistics_are_only_a_remark(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 3, 8, 8)).astype(np.float32)
-    found = prepared(residual(), pixels, tmp_path)
-    assert warnings_of(found) == []
-    assert any("like raw pixels" in note.message for note in found.notes)
+    result = prepared(residual(), pixels, tmp_path)
+    assert warnings_of(result) == []
+    assert any("like raw pixels" in note.message for note in result.notes)
 
 
 def test_a_sample_far_larger_than_the_others_is_a_warning(tmp_path: Path) -> None:

@@ -47,11 +47,11 @@ def tables() -> WeightCandidates:
 
 
 def test_every_weight_in_every_format(tables: WeightCandidates) -> None:
-    found = {(name, str(form)) for name, form in tables.solutions}
+    result = {(name, str(form)) for name, form in tables.solutions}
     every = {"float32", "float16", "int2", "int4", "int8", "codebook2", "codebook4"}
     pairs = {(layer.weight, f"pairs{bits}") for layer in tables.layers for bits in range(3, 9)}
     half = {"palette1", *(f"sparse{bits}" for bits in range(1, 7)), *(f"sparsebook{bits}" for bits in range(2, 5))}
-    assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", f) for f in half} | pairs
+    assert result == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", f) for f in half} | pairs
     assert set(tables.errors) == set(tables.solutions)
 
 
@@ -113,8 +113,8 @@ def test_layers_are_solved_by_gptq_along_their_channels() -> None:
     model = parse("g (float[N, 4, T] x) => (float[N, 6, S] y) { y = Conv <group = 2> (x, w) }", w=noise(6, 2, 3))
     context = solved(model)
     (layer,) = context.layers
-    found = measured(model).moments["w"]
-    second = moments.shrunk(found.second(), found.count)
+    result = measured(model).moments["w"]
+    second = moments.shrunk(result.second(), result.count)
     matrix, form = layer.matrix(noise(6, 2, 3)), Integer(4)
     target = gptq.RoundingTarget(matrix, gptq.grids_for(matrix, second, [form])[form], rounds=1)
     (expected,) = gptq.round_best([target], second)
@@ -128,8 +128,8 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
     form = TwoOfFour(6)
     w, graph = noise(6, 8, 3, 2), "g (float[N, 8, T, U] x) => (float[N, 6, S, V] y) { y = Conv (x, w) }"
     context = measured(parse(graph, w=w))
-    found = SolveWeights((4,), sparsity="2:4").apply(context).output.solutions["w", form].codes
-    by_tap = found.transpose(0, 2, 3, 1)
+    result = SolveWeights((4,), sparsity="2:4").apply(context).output.solutions["w", form].codes
+    by_tap = result.transpose(0, 2, 3, 1)
     assert ((by_tap != 0).reshape(-1, 4).sum(1) == 2).all()
     places = np.arange(48).reshape(8, 6).T.reshape(-1)
     matrix, seen = w.transpose(0, 2, 3, 1).reshape(1, 6, 48), measured(parse(graph, w=w)).moments["w"]
@@ -259,17 +259,17 @@ def weight_of(values: np.ndarray) -> Weight:
 @pytest.mark.parametrize(("distinct", "bits"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (16, 4)])
 def test_palettes_are_exact(distinct: int, bits: int) -> None:
     values = np.resize(noise(distinct), (7, 9))
-    found = list(direct(weight_of(values), values))[-1]
-    assert found.form == Palette(bits)
-    np.testing.assert_array_equal(found.weight, values)
-    assert found.codes.dtype == np.uint8
+    result = list(direct(weight_of(values), values))[-1]
+    assert result.form == Palette(bits)
+    np.testing.assert_array_equal(result.weight, values)
+    assert result.codes.dtype == np.uint8
 
 
 def test_more_values_have_no_palette() -> None:
-    assert [found.form for found in direct(weight_of(noise(17)), noise(17))] == [FLOAT32, FLOAT16]
+    assert [result.form for result in direct(weight_of(noise(17)), noise(17))] == [FLOAT32, FLOAT16]
     hidden = np.zeros((1000, 4), np.float32)
     hidden[1:20, 0] = np.arange(19)  # not among the rows looked at first
-    assert [found.form for found in direct(weight_of(hidden), hidden)] == [FLOAT32, FLOAT16]
+    assert [result.form for result in direct(weight_of(hidden), hidden)] == [FLOAT32, FLOAT16]
 
 
 def test_formats_of_a_large_model_are_solved_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

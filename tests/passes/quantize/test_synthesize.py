@@ -46,12 +46,12 @@ def opened(model: onnx.ModelProto) -> ort.InferenceSession:
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-def remarks(found: Synthetic) -> str:
-    return "\n".join(note.message for note in found.notes)
+def remarks(result: Synthetic) -> str:
+    return "\n".join(note.message for note in result.notes)
 
 
-def values(found: Synthetic) -> np.ndarray:
-    return np.concatenate([feeds["x"] for feeds in found.feeds])
+def values(result: Synthetic) -> np.ndarray:
+    return np.concatenate([feeds["x"] for feeds in result.feeds])
 
 
 def test_the_first_note_warns_about_accuracy() -> None:
@@ -66,32 +66,32 @@ def test_the_range_that_suits_the_biases_is_taken(index: int) -> None:
     """Biases as large as the outputs' spread on that range, divided by what is usual."""
     width = float((COMMON[index].high - COMMON[index].low)[0])
     spread = 0.2 * width  # of an average over 3x3 pixels and channels
-    found = synthesize(plain(bias=spread / BALANCE), 8, 0, SILENT)
-    assert f"generated as {COMMON[index].description}, the common range" in remarks(found)
-    x = values(found)
+    result = synthesize(plain(bias=spread / BALANCE), 8, 0, SILENT)
+    assert f"generated as {COMMON[index].description}, the common range" in remarks(result)
+    x = values(result)
     assert x.min() >= COMMON[index].low - 1e-5
     assert x.max() <= COMMON[index].high + 1e-5
 
 
 @pytest.mark.parametrize("bias", [0.0, 1e-5])
 def test_without_balance_the_likeliest_range_is_a_guess(bias: float) -> None:
-    found = synthesize(plain(bias=bias), 4, 0, SILENT)
-    assert f"generated as {COMMON[0].description}, a guess" in remarks(found)
+    result = synthesize(plain(bias=bias), 4, 0, SILENT)
+    assert f"generated as {COMMON[0].description}, a guess" in remarks(result)
 
 
 def test_a_stated_range_needs_no_guess() -> None:
     scaled = PLAIN.replace("a = Conv<pads=[1,1,1,1]>(x,", "s = Mul(x, f) a = Conv<pads=[1,1,1,1]>(s,")
     model = parse(scaled, w=noise(4, 3, 3, 3), b=noise(4), f=np.array(1 / 255, np.float32))
-    found = synthesize(model, 8, 0, SILENT)
-    assert "pixels from 0 to 255, by the normalization" in remarks(found)
-    assert 200 < values(found).max() <= 255
+    result = synthesize(model, 8, 0, SILENT)
+    assert "pixels from 0 to 255, by the normalization" in remarks(result)
+    assert 200 < values(result).max() <= 255
 
 
 def test_bytes_are_bytes() -> None:
     model = parse("g (uint8[N,3,8,8] x) => (float[N,3,8,8] y) { y = Cast<to=1>(x) }")
-    found = synthesize(model, 4, 0, SILENT)
-    assert PixelRange.between(0, 255).description in remarks(found)
-    assert values(found).dtype == np.uint8
+    result = synthesize(model, 4, 0, SILENT)
+    assert PixelRange.between(0, 255).description in remarks(result)
+    assert values(result).dtype == np.uint8
 
 
 def test_a_seed_gives_the_same_samples() -> None:
@@ -113,19 +113,19 @@ def test_samples_are_matched_to_batch_normalization(monkeypatch: pytest.MonkeyPa
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(synthesis, "SAMPLES", 6)
     monkeypatch.setattr(synthesis, "MEMORY", 4 * 4 * 16 * 16 * 4)  # of 4 samples
-    found = synthesize(normalized(), 100, 0, SILENT)
-    x = values(found)
+    result = synthesize(normalized(), 100, 0, SILENT)
+    x = values(result)
     assert len(x) == 6
-    assert "6 samples matched to the batch normalizations in 40 steps" in remarks(found)
+    assert "6 samples matched to the batch normalizations in 40 steps" in remarks(result)
     plain = synthesize_unmatched(monkeypatch)
     assert error(x) < 0.5 * error(plain[:6])
 
 
 def synthesize_unmatched(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    found = synthesize(normalized(), 8, 0, SILENT)
-    assert "not matched to batch normalization: torch is not installed" in remarks(found)
-    return values(found)
+    result = synthesize(normalized(), 8, 0, SILENT)
+    assert "not matched to batch normalization: torch is not installed" in remarks(result)
+    return values(result)
 
 
 def error(x: np.ndarray) -> float:
@@ -141,26 +141,26 @@ def test_without_torch_the_drawn_samples_are_used(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_fixed_batch_is_not_matched() -> None:
-    found = synthesize(normalized(batch="2"), 4, 0, SILENT)
-    assert "not matched to batch normalization: the model does not take batches" in remarks(found)
-    assert values(found).shape == (8, 3, 16, 16)
+    result = synthesize(normalized(batch="2"), 4, 0, SILENT)
+    assert "not matched to batch normalization: the model does not take batches" in remarks(result)
+    assert values(result).shape == (8, 3, 16, 16)
 
 
 def test_a_model_too_large_is_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(synthesis, "WORK", 1.0)
     monkeypatch.setattr(synthesis, "SAMPLES", 2)
-    found = synthesize(normalized(), 4, 0, SILENT)
-    assert "too large" in remarks(found)
-    assert len(values(found)) == 4
+    result = synthesize(normalized(), 4, 0, SILENT)
+    assert "too large" in remarks(result)
+    assert len(values(result)) == 4
 
 
 def test_what_has_no_gradient_is_not_matched() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     shifted = "s = Tanh(x) d = Det(s) m = ReduceMean<keepdims=0>(d) r = Add(x, m) a = Conv"
     graph = NORMALIZED.replace("a = Conv", shifted).replace("(x, w)", "(r, w)")
-    found = synthesize(normalized(graph=graph), 4, 0, SILENT)
-    assert "not matched to batch normalization: the Det" in remarks(found)
+    result = synthesize(normalized(graph=graph), 4, 0, SILENT)
+    assert "not matched to batch normalization: the Det" in remarks(result)
 
 
 BEHIND_ENCODER = """g (int64[N,T] ids, float[N,heard,32] encoder_hidden_states) => (float[N,T,32] y) {
@@ -186,5 +186,5 @@ def test_drawn_samples_have_what_attention_gives_over_one_place(tmp_path: Path) 
     for heard in (1, 32):
         states = rng.standard_normal((1, heard, 32)).astype(np.float32)
         feeds: Feeds = {"ids": rng.integers(0, 50, (1, 32)), "encoder_hidden_states": states}
-        (wanted,), (found,) = (session.run(None, feeds) for session in (opened(model), artifact.session()))
-        assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - found).sum()) > 30
+        (wanted,), (result,) = (session.run(None, feeds) for session in (opened(model), artifact.session()))
+        assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - result).sum()) > 30

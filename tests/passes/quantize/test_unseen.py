@@ -82,4 +82,4 @@ def test_the_branch_works_all_the_same(tmp_path: Path) -> None:
     assert any("enters the then_branch" in note["message"] for note in artifact.manifest["notes"])
     unseen = [{**feeds, "flag": np.array(True)} for feeds in data]
     pairs = [(Runner(model).run(feeds)["y"], artifact.run(feeds)["y"]) for feeds in unseen]
-    assert relative([wanted for wanted, _ in pairs], [found for _, found in pairs]) < 0.06
+    assert relative([wanted for wanted, _ in pairs], [result for _, result in pairs]) < 0.06

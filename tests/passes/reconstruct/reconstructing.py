@@ -59,6 +59,6 @@ def outputs(model: ir.Model, plan: Plan, tuned: QuantizedParameters, feeds: list
 
 def error(model: ir.Model, plan: Plan, tuned: QuantizedParameters, feeds: list[Feeds]) -> float:
     real = list(map(Runner(model).run, feeds))
-    found = outputs(model, plan, tuned, feeds)
+    result = outputs(model, plan, tuned, feeds)
     power = sum(float(np.square(a["y"]).sum()) for a in real)
-    return sum(float(np.square(a["y"] - b["y"]).sum()) for a, b in zip(real, found, strict=True)) / power
+    return sum(float(np.square(a["y"] - b["y"]).sum()) for a, b in zip(real, result, strict=True)) / power

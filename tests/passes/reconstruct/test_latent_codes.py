@@ -21,9 +21,9 @@ def solution(weight: np.ndarray, form: Scaled, axis: int) -> QuantizedWeight:
 def test_the_start_is_the_code_that_is_there(form: Scaled, axis: int) -> None:
     weight = noise(6, 9)
     made = solution(weight, form, axis)
-    found = latent(made, weight)
-    np.testing.assert_array_equal(found.rounded().numpy(), made.codes)
-    np.testing.assert_array_equal(found.codes().detach().numpy(), made.codes)
+    result = latent(made, weight)
+    np.testing.assert_array_equal(result.rounded().numpy(), made.codes)
+    np.testing.assert_array_equal(result.codes().detach().numpy(), made.codes)
     elsewhere = latent(made, -3 * weight)
     np.testing.assert_array_equal(elsewhere.rounded().numpy(), made.codes)
 
@@ -31,21 +31,21 @@ def test_the_start_is_the_code_that_is_there(form: Scaled, axis: int) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_codes_move_along_the_levels_and_no_further(form: Scaled) -> None:
     made = solution(noise(4, 7), form, 0)
-    found = latent(made, made.weight)
-    assert isinstance(found, LatentCodes)
+    result = latent(made, made.weight)
+    assert isinstance(result, LatentCodes)
     with torch.no_grad():
-        found.position.add_(1)
-    levels = found.levels.numpy()
+        result.position.add_(1)
+    levels = result.levels.numpy()
     expected = levels[np.minimum(np.searchsorted(levels, made.codes) + 1, len(levels) - 1)]
-    np.testing.assert_array_equal(found.rounded().numpy(), expected)
+    np.testing.assert_array_equal(result.rounded().numpy(), expected)
 
 
 def test_gradients_pass_the_rounding() -> None:
     made = solution(noise(4, 7), Integer(3), 0)
-    found = latent(made, noise(4, 7))
-    (found.codes() * torch.from_numpy(noise(4, 7, seed=1))).sum().backward()
-    assert found.position.grad is not None
-    np.testing.assert_array_equal(found.position.grad.numpy(), noise(4, 7, seed=1))
+    result = latent(made, noise(4, 7))
+    (result.codes() * torch.from_numpy(noise(4, 7, seed=1))).sum().backward()
+    assert result.position.grad is not None
+    np.testing.assert_array_equal(result.position.grad.numpy(), noise(4, 7, seed=1))
 
 
 def in_pairs(weight: np.ndarray) -> QuantizedWeight:
@@ -56,19 +56,19 @@ def in_pairs(weight: np.ndarray) -> QuantizedWeight:
 def test_pairs_start_where_they_are(away: float) -> None:
     weight = noise(16, 24)
     made = in_pairs(weight)
-    found = latent(made, away * weight)
-    np.testing.assert_array_equal(found.rounded().numpy(), made.codes)
-    np.testing.assert_array_equal(found.codes().detach().numpy(), made.codes)
+    result = latent(made, away * weight)
+    np.testing.assert_array_equal(result.rounded().numpy(), made.codes)
+    np.testing.assert_array_equal(result.codes().detach().numpy(), made.codes)
 
 
 def test_pairs_move_to_the_level_that_a_gradient_asks_for() -> None:
     made = in_pairs(noise(16, 24))
-    found = latent(made, made.weight)
-    assert isinstance(found, LatentPairs)
-    wanted = found.near[found.index, 3].numpy()  # a near level, but not the next one
-    optimizer = torch.optim.Adam([found.position], lr=0.05)
+    result = latent(made, made.weight)
+    assert isinstance(result, LatentPairs)
+    wanted = result.near[result.index, 3].numpy()  # a near level, but not the next one
+    optimizer = torch.optim.Adam([result.position], lr=0.05)
     for _ in range(400):
         optimizer.zero_grad()
-        (found.codes() - found.levels[wanted].reshape(found.shape)).square().sum().backward()
+        (result.codes() - result.levels[wanted].reshape(result.shape)).square().sum().backward()
         optimizer.step()
-    np.testing.assert_array_equal(found.index.numpy(), wanted)
+    np.testing.assert_array_equal(result.index.numpy(), wanted)

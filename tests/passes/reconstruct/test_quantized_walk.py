@@ -30,14 +30,14 @@ def test_tensors_are_rounded_where_they_are_made(model: ir.Model) -> None:
     params = {"x": COARSE, "h": FINE, "y": COARSE}
     for w in (noise(4, 3), noise(4, 3, seed=1)):
         outputs = run_quantized(Slicer(model), BATCHES, params, {"w": w})
-        for feeds, found in zip(BATCHES, outputs, strict=True):
+        for feeds, result in zip(BATCHES, outputs, strict=True):
             for name, expected in by_hand(feeds["x"], w).items():
-                np.testing.assert_allclose(found[name], expected, atol=1e-6)
+                np.testing.assert_allclose(result[name], expected, atol=1e-6)
 
 
 def test_without_parameters_the_model_runs_as_it_is(model: ir.Model) -> None:
-    for feeds, found in zip(BATCHES, run_quantized(Slicer(model), BATCHES, {}), strict=True):
-        np.testing.assert_allclose(found["y"], run(model, feeds)["y"], atol=1e-6)
+    for feeds, result in zip(BATCHES, run_quantized(Slicer(model), BATCHES, {}), strict=True):
+        np.testing.assert_allclose(result["y"], run(model, feeds)["y"], atol=1e-6)
 
 
 def test_a_compact_walk_sees_nearly_the_same(model: ir.Model) -> None:
@@ -46,10 +46,10 @@ def test_a_compact_walk_sees_nearly_the_same(model: ir.Model) -> None:
     assert [array.nbytes for array in walk.values["x"]] == [2 * 4, 3 * 4]
     while walk.position < len(walk):
         walk.step()
-    for found, expected in zip(walk.values["y"], run_quantized(Slicer(model), BATCHES, params), strict=True):
-        np.testing.assert_allclose(np.asarray(found), expected["y"], atol=1e-4)
-        assert isinstance(found, Compressed)
-        assert found.nbytes == 2 * found.codes.size
+    for result, expected in zip(walk.values["y"], run_quantized(Slicer(model), BATCHES, params), strict=True):
+        np.testing.assert_allclose(np.asarray(result), expected["y"], atol=1e-4)
+        assert isinstance(result, Compressed)
+        assert result.nbytes == 2 * result.codes.size
 
 
 def test_the_feeds_are_left_as_they_are(model: ir.Model) -> None:
@@ -89,8 +89,8 @@ def fidelity(model: ir.Model, feeds: Feeds) -> float:
     walk = Walk(slicer, [feeds], keep=compact({}, fine_values(slicer)))
     while walk.position < len(walk):
         walk.step()
-    wanted, found = run(model, feeds)["y"], np.asarray(walk.values["y"][0])
-    return float(10 * np.log10(np.square(wanted).sum() / np.square(wanted - found).sum()))
+    wanted, result = run(model, feeds)["y"], np.asarray(walk.values["y"][0])
+    return float(10 * np.log10(np.square(wanted).sum() / np.square(wanted - result).sum()))
 
 
 @pytest.mark.parametrize("lowest", [float(np.finfo(np.float32).min), -1e9, -65504.0, -np.inf])

@@ -92,9 +92,9 @@ def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Analysis
     feeds = list(context.tuning.batches(40))
     real = Runner(residual, ["c", "d"]).run(feeds[0])
     copy = parse(RESIDUAL.replace("(float[N, 5] y)", "(float[N, 5] y, float[N, 4, 8, 8] c)"), **CONSTANTS)
-    found = outputs(copy, plan, tuned, feeds)[0]["c"]
+    result = outputs(copy, plan, tuned, feeds)[0]["c"]
     axes = (0, 2, 3)
-    drift = np.abs(found.mean(axes) - real["c"].mean(axes)) / real["c"].std(axes)
+    drift = np.abs(result.mean(axes) - real["c"].mean(axes)) / real["c"].std(axes)
     assert drift.max() < 0.02
 
 
@@ -126,22 +126,22 @@ def test_shared_weights_keep_the_numbers_of_all_layers(tmp_path: Path, monkeypat
 def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Analysis) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(3)]
     layers = {layer.name: layer for layer in context.layers}
-    found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, NEVER))
+    result = list(_float_outputs(Walk(Slicer(residual), feeds), layers, NEVER))
     expected = list(map(Runner(residual, list(layers)).run, feeds))
-    for name, outputs_of in zip(layers, found, strict=True):
+    for name, outputs_of in zip(layers, result, strict=True):
         for batch, one in zip(outputs_of[name], expected, strict=True):
             np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)
 
 
 def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
-    (found,) = reconstruct_all(AnalyzedPlan(replace(context, deadline=Deadline(0.0)), plan), [0])
-    assert found.solved_alone == len(context.layers)
+    (result,) = reconstruct_all(AnalyzedPlan(replace(context, deadline=Deadline(0.0)), plan), [0])
+    assert result.solved_alone == len(context.layers)
     for weight in context.weights:
-        assert found.weights[weight.name] is context.solutions[weight.name, Integer(3)]
+        assert result.weights[weight.name] is context.solutions[weight.name, Integer(3)]
     for layer in context.layers:
         own = None if layer.bias is None else array(residual, layer.bias).reshape(-1)
-        np.testing.assert_array_equal(found.biases[layer.name], own)
+        np.testing.assert_array_equal(result.biases[layer.name], own)
 
 
 def test_where_time_ends_between_layers_those_before_are_settled(
@@ -150,23 +150,23 @@ def test_where_time_ends_between_layers_those_before_are_settled(
     answers = iter([True, True, *[False] * 10])
     monkeypatch.setattr(Deadline, "leaves", lambda *_: next(answers))
     plan = plan_of(context, Integer(3))
-    (found,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
+    (result,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     monkeypatch.undo()
     (whole,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
-    settled = len(context.layers) - found.solved_alone
+    settled = len(context.layers) - result.solved_alone
     assert 0 < settled < len(context.layers)
     for number, layer in enumerate(context.layers):
-        same = np.array_equal(found.weights[layer.weight].codes, whole.weights[layer.weight].codes)
+        same = np.array_equal(result.weights[layer.weight].codes, whole.weights[layer.weight].codes)
         assert same or number >= settled
 
 
 def test_draws_together_are_those_alone(context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
     together = reconstruct_all(AnalyzedPlan(context, plan), [0, 1])
-    for draw, found in enumerate(together):
+    for draw, result in enumerate(together):
         (alone,) = reconstruct_all(AnalyzedPlan(context, plan), [draw])
         for name, solution in alone.weights.items():
-            np.testing.assert_array_equal(solution.weight, found.weights[name].weight)
+            np.testing.assert_array_equal(solution.weight, result.weights[name].weight)
     different = [not np.array_equal(together[0].weights[n].weight, s.weight) for n, s in together[1].weights.items()]
     assert any(different)
 
@@ -205,7 +205,7 @@ def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
     for name, solution in whole.weights.items():
         assert np.array_equal(apart.weights[name].codes, solution.codes)
         assert np.allclose(apart.weights[name].scale, solution.scale, rtol=1e-4)
-    assert not all(found.codes.flags.writeable for found in apart.weights.values())
+    assert not all(result.codes.flags.writeable for result in apart.weights.values())
 
 
 def test_values_that_wait_in_files_give_the_same(context: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,10 +307,10 @@ def test_least_squares_targets_compete(context: Analysis, monkeypatch: pytest.Mo
 def test_each_draw_goes_another_part_of_the_way(
     bits: int, strengths: tuple[float, ...], context: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right, found = LayerProblem.rounded, list[float]()
+    right, result = LayerProblem.rounded, list[float]()
 
     def rounded(made: LayerProblem, form: Scaled, strength: float) -> QuantizedWeight:
-        found.append(strength)
+        result.append(strength)
         return right(made, form, strength)
 
     monkeypatch.setattr(LayerProblem, "rounded", rounded)
@@ -319,7 +319,7 @@ def test_each_draw_goes_another_part_of_the_way(
     for draw, strength in enumerate((*strengths, strengths[0])):
         Reconstruct(draw).apply(AnalyzedPlan(context, plan))
         expected += [strength] * layers
-    assert found == expected
+    assert result == expected
     assert max(strengths) == 1.0
 
 
@@ -409,9 +409,9 @@ def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled
         return right(state, layer)
 
     def settled(state: _State, layer: Layer, wanted: list[Held]) -> list[Held]:
-        found = settle(state, layer, wanted)
+        result = settle(state, layer, wanted)
         held.append(len(state.shared))
-        return found
+        return result
 
     monkeypatch.setattr(_State, "_drawn", draw)
     monkeypatch.setattr(_State, "_layer_outputs", settled)
@@ -460,10 +460,11 @@ def test_layers_behind_a_choice_are_fitted_to_the_rows_that_the_float_model_choo
     plan = plan_of(samples, Integer(8), quantize=False)
     tuned = Reconstruct().apply(AnalyzedPlan(samples, plan)).output
     unseen: list[Feeds] = [{"x": noise(1, 40, 16, seed=1000 + seed)} for seed in range(20)]
-    real, found = list(map(Runner(model).run, unseen)), run_with(model, tuned, unseen)
+    real, result = list(map(Runner(model).run, unseen)), run_with(model, tuned, unseen)
     before = run_with(model, table(samples, plan, model), unseen)
     errors = [
-        sum(np.square(a["y"] - b["y"]).sum() for a, b in zip(real, several, strict=True)) for several in (before, found)
+        sum(np.square(a["y"] - b["y"]).sum() for a, b in zip(real, several, strict=True))
+        for several in (before, result)
     ]
     assert errors[1] < 0.5 * errors[0]
 

@@ -50,10 +50,10 @@ def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: 
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
         damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
-        given, target = made.weight[group], target_of(made, strength)[group]
-        whole = (cross - given @ inputs) @ np.linalg.inv(damped)
-        np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
-        before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (given, target))
+        value, target = made.weight[group], target_of(made, strength)[group]
+        whole = (cross - value @ inputs) @ np.linalg.inv(damped)
+        np.testing.assert_allclose(target, value + strength * whole, atol=2e-3)
+        before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (value, target))
         assert after <= before * (1 + 1e-6)
 
 
@@ -69,10 +69,10 @@ def test_weights_without_correction_aim_at_the_mean_too(seed: int, strength: flo
         inputs, cross = x[group] @ x[group].T / 300, wanted[group] @ x[group].T / 300
         damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
         np.testing.assert_allclose(made.second[group], inputs, atol=0.05 * np.trace(inputs))
-        given, target = made.weight[group], target_of(made, strength)[group]
-        whole = (cross - given @ inputs) @ np.linalg.inv(damped)
-        np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
-        before, after = (np.square(wanted[group] - matrix @ x[group]).sum() for matrix in (given, target))
+        value, target = made.weight[group], target_of(made, strength)[group]
+        whole = (cross - value @ inputs) @ np.linalg.inv(damped)
+        np.testing.assert_allclose(target, value + strength * whole, atol=2e-3)
+        before, after = (np.square(wanted[group] - matrix @ x[group]).sum() for matrix in (value, target))
         assert after <= before * (1 + 1e-6)
 
 
@@ -132,5 +132,5 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
         np.full(6, 0.125, np.float32),
         0,
     )
-    (found, *_), (other, *_) = (made.judged(one) for one in (made.rounded(TwoOfFour(5), 1.0), plain))
-    assert found[0] < 0.5 * other[0]
+    (result, *_), (other, *_) = (made.judged(one) for one in (made.rounded(TwoOfFour(5), 1.0), plain))
+    assert result[0] < 0.5 * other[0]

@@ -88,11 +88,11 @@ def test_steps_compute_with_scales_as_they_are_stored(
     state = _State.of(QuantizedGraph(residual, plan), context, before)
     for factors in state.factors.values():
         factors.data += 0.01 * torch.arange(len(factors))
-    found, stored = state.tensors()[0], state.tuned().weights
-    torch.stack([found[name].square().sum() for name in stored]).sum().backward()
+    result, stored = state.tensors()[0], state.tuned().weights
+    torch.stack([result[name].square().sum() for name in stored]).sum().backward()
     for name, solution in stored.items():
         assert roots(solution.scale) is not None
-        np.testing.assert_allclose(found[name].detach().numpy(), solution.weight, rtol=1e-5)
+        np.testing.assert_allclose(result[name].detach().numpy(), solution.weight, rtol=1e-5)
         gradient = state.factors[name].grad
         assert gradient is not None
         assert (gradient != 0).all()
@@ -138,12 +138,12 @@ def test_samples_that_cannot_be_joined(
 def test_the_bytes_do_not_depend_on_the_processors(
     context: Analysis, start: tuple[Plan, QuantizedParameters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    result = []
     for count in (1, 3):
         monkeypatch.setattr(parallel, "processors", lambda count=count: count)
-        found.append(replace(QUICK, steps=8).apply(TunablePlan(context, *start)).output)
-    for name, solution in found[0].weights.items():
-        np.testing.assert_array_equal(solution.weight, found[1].weights[name].weight)
+        result.append(replace(QUICK, steps=8).apply(TunablePlan(context, *start)).output)
+    for name, solution in result[0].weights.items():
+        np.testing.assert_array_equal(solution.weight, result[1].weights[name].weight)
 
 
 def test_class_scores_are_no_target(tmp_path: Path) -> None:

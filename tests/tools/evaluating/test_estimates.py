@@ -19,9 +19,9 @@ def ratio(measured: np.ndarray) -> float:
 @pytest.mark.parametrize("count", [2, 17, GROUPS])
 def test_the_error_of_a_mean_is_the_usual_one(count: int) -> None:
     values = np.random.default_rng(0).standard_normal((count, 1))
-    found = estimate(mean, values)
-    assert found.value == pytest.approx(values.mean())
-    assert found.standard_error == pytest.approx(values.std(ddof=1) / np.sqrt(count))
+    result = estimate(mean, values)
+    assert result.value == pytest.approx(values.mean())
+    assert result.standard_error == pytest.approx(values.std(ddof=1) / np.sqrt(count))
 
 
 def test_a_single_case_has_no_error() -> None:
@@ -59,7 +59,7 @@ def test_a_difference_on_the_same_cases_is_surer_than_both_scores() -> None:
     random = np.random.default_rng(2)
     first = random.standard_normal((100, 1))
     other = first + 0.1 + 0.01 * random.standard_normal((100, 1))
-    found = difference(mean, first, other)
-    assert found.value == pytest.approx(0.1, abs=0.005)
-    assert found.standard_error == pytest.approx((other - first).std(ddof=1) / 10)
-    assert found.standard_error < 0.02 * estimate(mean, first).standard_error
+    result = difference(mean, first, other)
+    assert result.value == pytest.approx(0.1, abs=0.005)
+    assert result.standard_error == pytest.approx((other - first).std(ddof=1) / 10)
+    assert result.standard_error < 0.02 * estimate(mean, first).standard_error

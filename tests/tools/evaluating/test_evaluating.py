@@ -81,17 +81,17 @@ def test_float_and_artifact_on_the_same_samples(
     coarse: Artifact, float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     write_npz(tmp_path / "labelled.npz", labelled)
-    found = ptqc.evaluate(float_file, coarse.folder, metric="top-1", data=tmp_path / "labelled.npz")
+    result = ptqc.evaluate(float_file, coarse.folder, metric="top-1", data=tmp_path / "labelled.npz")
     first, second = (100.0 * hits(path, labelled) for path in (float_file, coarse.path))
-    assert found.cases == COUNT
-    for row, wanted in zip(found.models, (first, second), strict=True):
+    assert result.cases == COUNT
+    for row, wanted in zip(result.models, (first, second), strict=True):
         assert row.score.value == pytest.approx(wanted.mean())
         assert row.score.standard_error == pytest.approx(wanted.std(ddof=1) / np.sqrt(COUNT))
-    assert found.models[0].difference is None
-    assert found.models[1].difference is not None
-    assert found.models[1].difference.value == pytest.approx((second - first).mean())
-    assert found.models[1].difference.standard_error == pytest.approx((second - first).std(ddof=1) / np.sqrt(COUNT))
-    assert "top-1 accuracy, % (more is better), with its standard error, on 40 cases" in str(found)
+    assert result.models[0].difference is None
+    assert result.models[1].difference is not None
+    assert result.models[1].difference.value == pytest.approx((second - first).mean())
+    assert result.models[1].difference.standard_error == pytest.approx((second - first).std(ddof=1) / np.sqrt(COUNT))
+    assert "top-1 accuracy, % (more is better), with its standard error, on 40 cases" in str(result)
 
 
 @pytest.mark.parametrize("is_json", [False, True])
@@ -109,9 +109,9 @@ def test_a_drop_of_more_than_is_allowed_ends_with_2(
     assert main(["eval", str(float_file), str(float_file), *options, "--max-drop", "0"]) == 0
     capsys.readouterr()
     assert main(["eval", str(float_file), str(shifted), *options, "--max-drop", "1"]) == 2
-    printed, told = capsys.readouterr()
+    printed, text = capsys.readouterr()
     drop = 100 - 100 * hits(shifted, right).mean()
-    assert f"is worse than that of {float_file} by {drop:.3g}" in told
+    assert f"is worse than that of {float_file} by {drop:.3g}" in text
     if is_json:
         document = json.loads(printed)
         assert document["error"]["value"] == pytest.approx(drop)
@@ -137,12 +137,12 @@ def test_the_document_says_the_same(
     words = ["eval", str(float_file), str(coarse.folder), "--metric", "top-3", "--data", str(tmp_path / "labelled.npz")]
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    found = ptqc.evaluate(float_file, coarse.folder, metric=TopK(3), data=labelled)
-    assert document == {"schema": 1, "command": "eval", **found.to_json()}
+    result = ptqc.evaluate(float_file, coarse.folder, metric=TopK(3), data=labelled)
+    assert document == {"schema": 1, "command": "eval", **result.to_json()}
     assert document["models"][0]["difference"] is None
     assert set(document["models"][1]["difference"]) == {"value", "standard_error"}
     assert main(words) == 0
-    assert str(found) in (printed := capsys.readouterr()).out
+    assert str(result) in (printed := capsys.readouterr()).out
     assert main([*words, "-q"]) == 0
     assert capsys.readouterr() == (printed.out, "")
 
@@ -165,9 +165,9 @@ def test_labels_lie_in_many_places(float_file: Path, labelled: dict[str, np.ndar
     data = apart(tmp_path, labelled)
     assert ptqc.evaluate(float_file, metric="top-1", data=data, labels=tmp_path / "labels.npy") == wanted
     write_npz(tmp_path / "labels.npz", {"labels": labelled["labels"]})
-    given = {"x": labelled["x"]}
-    assert ptqc.evaluate(float_file, metric="top-1", data=given, labels=tmp_path / "labels.npz") == wanted
-    assert ptqc.evaluate(float_file, metric="top-1", data=given, labels=list(labelled["labels"])) == wanted
+    values = {"x": labelled["x"]}
+    assert ptqc.evaluate(float_file, metric="top-1", data=values, labels=tmp_path / "labels.npz") == wanted
+    assert ptqc.evaluate(float_file, metric="top-1", data=values, labels=list(labelled["labels"])) == wanted
 
 
 def test_labels_are_told_apart_by_the_names_of_files(
@@ -191,8 +191,8 @@ def test_some_of_the_samples_keep_their_labels(
     (tmp_path / "files").mkdir()
     chosen = [0, 13, 26, 39]
     wanted = ptqc.evaluate(float_file, metric="top-1", data={name: a[chosen] for name, a in labelled.items()})
-    given = labelled if data == "arrays" else files(tmp_path, labelled)
-    assert ptqc.evaluate(float_file, metric="top-1", data=given, samples=4) == wanted
+    value = labelled if data == "arrays" else files(tmp_path, labelled)
+    assert ptqc.evaluate(float_file, metric="top-1", data=value, samples=4) == wanted
 
 
 def test_some_of_the_samples_have_labels_apart(
@@ -200,8 +200,8 @@ def test_some_of_the_samples_have_labels_apart(
 ) -> None:
     (tmp_path / "files").mkdir()
     wanted = ptqc.evaluate(float_file, metric="top-1", data=labelled, samples=4)
-    given = files(tmp_path, labelled | {"labels": np.zeros(COUNT, int)})
-    assert ptqc.evaluate(float_file, metric="top-1", data=given, labels=labelled["labels"], samples=4) == wanted
+    value = files(tmp_path, labelled | {"labels": np.zeros(COUNT, int)})
+    assert ptqc.evaluate(float_file, metric="top-1", data=value, labels=labelled["labels"], samples=4) == wanted
 
 
 def test_a_sample_is_read_when_the_one_before_is_judged(float_file: Path) -> None:
@@ -221,15 +221,15 @@ def test_a_sample_is_read_when_the_one_before_is_judged(float_file: Path) -> Non
             done.append([feeds["x"].max() for feeds in case.feeds])
             return (0.0,)
 
-    found = ptqc.evaluate(float_file, metric=Pairs(min), data=read())
+    result = ptqc.evaluate(float_file, metric=Pairs(min), data=read())
     assert done == [0, 1, [0, 1], 2, 3, [2, 3]]
-    assert found.cases == 2
+    assert result.cases == 2
 
 
-@pytest.mark.parametrize(("count", "told"), [(3, "at least 4 samples and 3 labels"), (5, "4 samples and 5 labels")])
-def test_a_stream_has_as_many_samples_as_labels(float_file: Path, count: int, told: str) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(3, "at least 4 samples and 3 labels"), (5, "4 samples and 5 labels")])
+def test_a_stream_has_as_many_samples_as_labels(float_file: Path, count: int, expected: str) -> None:
     data = iter(samples(3, 8, 8, count=4)[:, None])
-    with pytest.raises(CalibrationError, match=f"there are {told}; give one for each"):
+    with pytest.raises(CalibrationError, match=f"there are {expected}; give one for each"):
         ptqc.evaluate(float_file, metric="top-1", data=data, labels=[0] * count)
 
 
@@ -245,18 +245,18 @@ def test_images_lie_in_folders_of_their_classes(
             Image.fromarray(pixels).save(tmp_path / name / f"{place}.png")
             x.append((pixels / 255 / 0.25).transpose(2, 0, 1).astype(np.float32))
             labels.append(number)
-    found = ptqc.evaluate(float_file, metric="top-2", data=tmp_path, preprocessing=Preprocessing(std=0.25))
+    result = ptqc.evaluate(float_file, metric="top-2", data=tmp_path, preprocessing=Preprocessing(std=0.25))
     wanted = ptqc.evaluate(float_file, metric="top-2", data={"x": np.stack(x), "labels": np.array(labels)})
-    assert found == wanted
+    assert result == wanted
 
 
 def test_of_the_images_of_a_csv_only_those_asked_for_are_read(float_file: Path, tmp_path: Path) -> None:
     for number in (0, 4):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
     (tmp_path / "a.csv").write_text("".join(f"{number}.png,{number}\n" for number in range(5)))
-    found = list[int]()
-    ptqc.evaluate(float_file, metric=lambda _, label: found.append(label) or 0.0, data=tmp_path / "a.csv", samples=2)
-    assert found == [0, 4]
+    result = list[int]()
+    ptqc.evaluate(float_file, metric=lambda _, label: result.append(label) or 0.0, data=tmp_path / "a.csv", samples=2)
+    assert result == [0, 4]
 
 
 def test_an_empty_class_counts_and_a_hidden_folder_is_none(float_file: Path, tmp_path: Path) -> None:
@@ -264,23 +264,25 @@ def test_an_empty_class_counts_and_a_hidden_folder_is_none(float_file: Path, tmp
         (tmp_path / name).mkdir()
         if name != "ant":
             Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
-    found = list[int]()
-    ptqc.evaluate(float_file, metric=lambda _, label: found.append(label) or 0.0, data=tmp_path)
-    assert found == [1, 2]
+    result = list[int]()
+    ptqc.evaluate(float_file, metric=lambda _, label: result.append(label) or 0.0, data=tmp_path)
+    assert result == [1, 2]
 
 
 def test_a_single_case_has_a_score_without_an_error(float_file: Path) -> None:
-    found = ptqc.evaluate(float_file, metric="top-1", data={"x": samples(3, 8, 8, count=1), "labels": np.zeros(1, int)})
-    assert str(found).split()[-1] == "nan"
+    result = ptqc.evaluate(
+        float_file, metric="top-1", data={"x": samples(3, 8, 8, count=1), "labels": np.zeros(1, int)}
+    )
+    assert str(result).split()[-1] == "nan"
 
 
 def test_perplexity_needs_no_labels(language: Path) -> None:
     data = Texts(language / "corpus.txt", language / "tokenizer.json")
     nats = ptqc.evaluate(language / "decoder.onnx", metric="cross-entropy", data=data).models[0].score
-    found = ptqc.evaluate(language / "decoder.onnx", metric="perplexity", data=data)
-    assert found.cases == 12
-    assert found.models[0].score.value == pytest.approx(np.exp(nats.value))
-    assert found.models[0].score.standard_error == pytest.approx(np.exp(nats.value) * nats.standard_error, rel=0.1)
+    result = ptqc.evaluate(language / "decoder.onnx", metric="perplexity", data=data)
+    assert result.cases == 12
+    assert result.models[0].score.value == pytest.approx(np.exp(nats.value))
+    assert result.models[0].score.standard_error == pytest.approx(np.exp(nats.value) * nats.standard_error, rel=0.1)
     some = ptqc.evaluate(language / "decoder.onnx", metric="perplexity", data=data, samples=5)
     assert some.cases == 5
 
@@ -291,9 +293,9 @@ def test_pairs_of_texts_with_labels(language: Path, capsys: pytest.CaptureFixtur
     document = json.loads(capsys.readouterr().out)
     ones, others = (encoded(language, list(column)) for column in (sentences(12, 1), sentences(12, 2)))
     interleaved = [feeds for pair in zip(ones, others, strict=True) for feeds in pair]
-    found = ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=interleaved, labels=np.arange(12) / 2)
+    result = ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=interleaved, labels=np.arange(12) / 2)
     tokenizer = str(language / "tokenizer.json")
-    assert document == {"schema": 1, "command": "eval", **found.to_json(), "tokenizer": tokenizer}
+    assert document == {"schema": 1, "command": "eval", **result.to_json(), "tokenizer": tokenizer}
     assert document["cases"] == 12
 
 
@@ -301,11 +303,11 @@ def encoded(language: Path, texts: list[str]) -> list[Feeds]:
     from tokenizers import Tokenizer
 
     read = Tokenizer.from_file(str(language / "tokenizer.json"))
-    found = []
+    result = []
     for text in texts:
         ids = np.array([read.encode(text).ids])
-        found.append({"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)})
-    return found
+        result.append({"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)})
+    return result
 
 
 def test_what_is_heard_is_turned_into_words(language: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,12 +330,12 @@ def test_what_is_heard_is_turned_into_words(language: Path, tmp_path: Path, caps
 
 def test_without_labels_answers_are_held_to_the_first_model(coarse: Artifact, float_file: Path) -> None:
     x = samples(3, 8, 8, count=6, seed=3)
-    found = ptqc.evaluate(float_file, coarse.folder, metric="cosine", data=x)
+    result = ptqc.evaluate(float_file, coarse.folder, metric="cosine", data=x)
     first, second = (Runner(path).run({"x": x})["y"].astype(np.float64) for path in (float_file, coarse.path))
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
-    assert found.models[0].score.value == pytest.approx(1)
-    assert found.models[1].score.value == pytest.approx(cosines.mean(), abs=1e-4)
-    assert found.models[1].details == {"worst": pytest.approx(cosines.min(), abs=1e-4)}
+    assert result.models[0].score.value == pytest.approx(1)
+    assert result.models[1].score.value == pytest.approx(cosines.mean(), abs=1e-4)
+    assert result.models[1].details == {"worst": pytest.approx(cosines.min(), abs=1e-4)}
 
 
 OWN = """def largest(outputs, label):
@@ -348,12 +350,12 @@ def test_a_metric_of_ones_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_metric.py").write_text(OWN)
-    found = ptqc.evaluate(float_file, metric="own_metric:largest", data=labelled)
+    result = ptqc.evaluate(float_file, metric="own_metric:largest", data=labelled)
     run = Runner(float_file).run
     wanted = np.mean([run({"x": x[None]})["y"].max() for x in labelled["x"]])
-    assert found.models[0].score.value == pytest.approx(wanted + labelled["labels"].mean())
+    assert result.models[0].score.value == pytest.approx(wanted + labelled["labels"].mean())
     by_function = ptqc.evaluate(float_file, metric=lambda outputs, label: outputs["y"].max() + label, data=labelled)
-    assert by_function.models == found.models
+    assert by_function.models == result.models
     with pytest.raises(CalibrationError, match=r"samples\[0\]: the metric raised KeyError: 3"):
         ptqc.evaluate(float_file, metric="own_metric:fails", data=labelled)
     with pytest.raises(UsageError, match="has no attribute 'absent'"):
@@ -383,11 +385,11 @@ def test_a_class_of_metrics_is_made_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_classes.py").write_text(CLASSES)
-    found = ptqc.evaluate(float_file, metric="own_classes:Largest", data=labelled)
-    assert found.title == "largest value"
+    result = ptqc.evaluate(float_file, metric="own_classes:Largest", data=labelled)
+    assert result.title == "largest value"
     run = Runner(float_file).run
     wanted = np.mean([run({"x": x[None]})["y"].max() for x in labelled["x"]])
-    assert found.models[0].score.value == pytest.approx(wanted)
+    assert result.models[0].score.value == pytest.approx(wanted)
     with pytest.raises(UsageError, match=r"metric Scaled is a class .*'factor'\); give an object of it"):
         ptqc.evaluate(float_file, metric="own_classes:Scaled", data=labelled)
 
@@ -432,11 +434,11 @@ REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "error", "told"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("change", "error", "expected"), REFUSED.values(), ids=REFUSED)
 def test_what_does_not_go_together_is_told(
-    float_file: Path, labelled: dict[str, np.ndarray], change: dict[str, object], error: type[PtqcError], told: str
+    float_file: Path, labelled: dict[str, np.ndarray], change: dict[str, object], error: type[PtqcError], expected: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=expected):
         ptqc.evaluate(float_file, **{"metric": "top-1", "data": labelled, **change})  # type: ignore[arg-type]
 
 
@@ -446,28 +448,28 @@ def test_there_is_something_to_evaluate(labelled: dict[str, np.ndarray]) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         ("cat sees\tdog\n", "line 1: .* is not text and text and label"),
         ("cat\t\t3\n", "line 1"),
         ("a\tb\t1\nonly one\n", "line 2: 'only one'"),
     ],
 )
-def test_lines_of_a_table_that_do_not_fit(language: Path, tmp_path: Path, content: str, told: str) -> None:
+def test_lines_of_a_table_that_do_not_fit(language: Path, tmp_path: Path, content: str, expected: str) -> None:
     (tmp_path / "pairs.tsv").write_text(content)
     data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
-    with pytest.raises(CalibrationError, match=told):
+    with pytest.raises(CalibrationError, match=expected):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
 
 
 def test_labels_of_a_table_are_numbers_where_they_are_written_as_such(language: Path, tmp_path: Path) -> None:
     words = ["3", " -2 ", "0.5", ".5e1", "nan", "infinity", "1_000", "1 2", ""]
     (tmp_path / "words.tsv").write_text("".join(f"cat\t{word}\n" for word in words))
-    found = list[object]()
+    result = list[object]()
     data = Texts(tmp_path / "words.tsv", language / "tokenizer.json")
-    ptqc.evaluate(language / "encoder.onnx", metric=lambda _, label: found.append(label) or 0.0, data=data)
-    assert found == [3, -2, 0.5, 5.0, *words[4:]]
-    assert [type(label) for label in found[:2]] == [int, int]
+    ptqc.evaluate(language / "encoder.onnx", metric=lambda _, label: result.append(label) or 0.0, data=data)
+    assert result == [3, -2, 0.5, 5.0, *words[4:]]
+    assert [type(label) for label in result[:2]] == [int, int]
 
 
 def test_only_new_lines_end_the_lines_of_a_table(language: Path, tmp_path: Path) -> None:
@@ -527,9 +529,9 @@ def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_
         return float(outputs["y"][0, label])
 
     artifact = compiled(proto(graph, w=weight(10, 4, 3)), data, tmp_path, bits=(7,), target="cpu")
-    found = ptqc.evaluate(artifact.folder, metric=score, data=data, labels=labels)
-    scores = [row.score.value for row in found.models]
-    assert [row.runtime.split()[0] for row in found.models] == ["ONNX", "native"]
+    result = ptqc.evaluate(artifact.folder, metric=score, data=data, labels=labels)
+    scores = [row.score.value for row in result.models]
+    assert [row.runtime.split()[0] for row in result.models] == ["ONNX", "native"]
     assert scores[1] == pytest.approx(scores[0], rel=1e-4)
     longer = samples(4, 9, count=3)
     alone: Evaluation = ptqc.evaluate(artifact.folder, metric=score, data=longer, labels=labels[:3])
@@ -539,17 +541,17 @@ def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("eval.csv", "names its images: give it in place of the data, or the folder of these images as the data"),
         ("y.txt", "neither .npz nor .npy"),
     ],
 )
 def test_labels_of_another_kind_say_where_they_belong(
-    float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path, name: str, told: str
+    float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path, name: str, expected: str
 ) -> None:
     (tmp_path / name).write_text("a.png,1\n")
-    with pytest.raises(CalibrationError, match=told):
+    with pytest.raises(CalibrationError, match=expected):
         ptqc.evaluate(float_file, metric="top-1", data={"x": labelled["x"]}, labels=tmp_path / name)
 
 
@@ -564,19 +566,19 @@ def with_an_input_named_labels(folder: Path) -> tuple[Path, dict[str, np.ndarray
 def test_an_input_named_labels_is_fed(form: str, tmp_path: Path) -> None:
     path, data = with_an_input_named_labels(tmp_path)
     classes = np.arange(len(data["x"])) % 4
-    given: object = data
+    value: object = data
     if form == "file":
         write_npz(tmp_path / "data.npz", data)
-        given = tmp_path / "data.npz"
+        value = tmp_path / "data.npz"
     elif form == "folder":
-        given = tmp_path / "data"
+        value = tmp_path / "data"
         (tmp_path / "data").mkdir()
         for number in range(len(classes)):
             rows = {name: rows[number : number + 1] for name, rows in data.items()}
             write_npz(tmp_path / "data" / f"{number:02}.npz", rows)
-    found = ptqc.evaluate(path, metric="top-1", data=given, labels=classes)
+    result = ptqc.evaluate(path, metric="top-1", data=value, labels=classes)
     scores = Runner(path).run(data)["y"]
-    assert found.models[0].score.value == pytest.approx(100 * (scores.argmax(1) == classes).mean())
+    assert result.models[0].score.value == pytest.approx(100 * (scores.argmax(1) == classes).mean())
 
 
 def test_labels_beside_an_input_of_that_name_are_asked_for_apart(tmp_path: Path) -> None:

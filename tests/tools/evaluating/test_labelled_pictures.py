@@ -31,8 +31,8 @@ def images(tmp_path: Path) -> Path:
 
 
 def truths(data: Path, labels: object = None, fit: Fit = "letterbox", numbers: str = "from-0") -> list[Truth]:
-    _, found = labelled_pictures(data, labels, numbers, [INPUT], None, Preprocessing(fit=fit))  # type: ignore[arg-type]
-    return [one.truth for one in found]
+    _, result = labelled_pictures(data, labels, numbers, [INPUT], None, Preprocessing(fit=fit))  # type: ignore[arg-type]
+    return [one.truth for one in result]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_a_coco_file_numbers_classes_by_place_or_by_id(images: Path, tmp_path: P
 
 def test_pictures_that_a_coco_file_does_not_name_are_left_out(images: Path, tmp_path: Path) -> None:
     Image.new("RGB", (40, 20)).save(images / "c.png")
-    count, found = labelled_pictures(
+    count, result = labelled_pictures(
         images, coco(tmp_path / "c.json"), "from-0", [INPUT], 1, Preprocessing(fit="stretch")
     )
     assert count == 1
-    assert [one.name for one in found] == ["a.png"]
+    assert [one.name for one in result] == ["a.png"]
 
 
 @pytest.mark.parametrize(

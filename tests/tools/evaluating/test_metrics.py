@@ -66,7 +66,7 @@ def test_a_model_that_answers_with_the_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "told"),
+    ("label", "expected"),
     [
         (3, "class 3, but output 'y' has 3 classes: class numbers start at 0"),
         ([0, 1], r"has shape \(1, 3\), and the label \(2,\)"),
@@ -74,13 +74,13 @@ def test_a_model_that_answers_with_the_class() -> None:
         (0.5, "the label is of type float64, expected the numbers of classes"),
     ],
 )
-def test_labels_that_are_no_classes(label: object, told: str) -> None:
-    with pytest.raises(CalibrationError, match=told):
+def test_labels_that_are_no_classes(label: object, expected: str) -> None:
+    with pytest.raises(CalibrationError, match=expected):
         TopK().measure(case([[0.1, 0.2, 0.3]], label))
 
 
 @pytest.mark.parametrize(
-    ("metric", "answer", "label", "told"),
+    ("metric", "answer", "label", "expected"),
     [
         (WordErrors(), np.eye(6)[None], [0.5], "the label is of type float64, expected the numbers of tokens"),
         (WordErrors(), np.eye(6)[None], math.inf, "the label is of type float64"),
@@ -90,8 +90,8 @@ def test_labels_that_are_no_classes(label: object, told: str) -> None:
         (Psnr(), [[1.0]], ["cat"], r"the label is \['cat'\], expected numbers"),
     ],
 )
-def test_labels_of_another_kind(metric: Metric, answer: object, label: object, told: str) -> None:
-    with pytest.raises(CalibrationError, match=f"case 0: {told}"):
+def test_labels_of_another_kind(metric: Metric, answer: object, label: object, expected: str) -> None:
+    with pytest.raises(CalibrationError, match=f"case 0: {expected}"):
         metric.measure(case(answer, label))
 
 
@@ -110,8 +110,8 @@ def test_next_tokens() -> None:
 def test_tokens_count_the_same_in_short_and_long_texts() -> None:
     sure, even = np.zeros((1, 9, 2)), np.zeros((1, 2, 2))
     sure[..., 0] = 100
-    found = score(CrossEntropy(), case(sure, ids=np.zeros((1, 9), int)), case(even, ids=np.zeros((1, 2), int)))
-    assert found == pytest.approx(np.log(2) / 9)
+    result = score(CrossEntropy(), case(sure, ids=np.zeros((1, 9), int)), case(even, ids=np.zeros((1, 2), int)))
+    assert result == pytest.approx(np.log(2) / 9)
 
 
 def test_outputs_that_are_no_logits() -> None:
@@ -130,8 +130,8 @@ def test_similarity_is_spearmans_correlation_of_cosines() -> None:
         for pair, label in zip(vectors, wanted, strict=True)
     ]
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    found = 100 * spearmanr((unit[:, 0] * unit[:, 1]).sum((1, 2)), wanted)[0]
-    assert score(Similarity(), *cases) == pytest.approx(found)
+    result = 100 * spearmanr((unit[:, 0] * unit[:, 1]).sum((1, 2)), wanted)[0]
+    assert score(Similarity(), *cases) == pytest.approx(result)
     assert ranks(wanted).tolist() == rankdata(wanted).tolist()
     assert math.isnan(Similarity().score(np.ones((3, 2))))
     with pytest.raises(CalibrationError, match="expected a number"):
@@ -140,8 +140,8 @@ def test_similarity_is_spearmans_correlation_of_cosines() -> None:
 
 def test_of_a_vector_for_each_token_those_of_padding_do_not_count() -> None:
     answer, mask = RANDOM.standard_normal((1, 3, 4)), [[1, 1, 0]]
-    given = case(answer, answer[0, :2].mean(0), ids=[[5, 6, 0]], mask=mask)
-    assert score(Cosine(), given) == pytest.approx(1)
+    value = case(answer, answer[0, :2].mean(0), ids=[[5, 6, 0]], mask=mask)
+    assert score(Cosine(), value) == pytest.approx(1)
     assert score(Cosine(), case(answer, answer[0].mean(0), ids=[[5, 6, 0]], mask=mask)) < 0.999
 
 
@@ -157,7 +157,7 @@ def test_cosine_to_the_first_model_or_to_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "errors"),
+    ("result", "wanted", "errors"),
     [
         ("a b c", "a b c", 0),
         ("", "a b", 2),
@@ -167,8 +167,8 @@ def test_cosine_to_the_first_model_or_to_labels() -> None:
         ("s i t t i n g", "k i t t e n", 3),
     ],
 )
-def test_distance_of_words(found: str, wanted: str, errors: int) -> None:
-    assert distance(found.split(), wanted.split()) == distance(wanted.split(), found.split()) == errors
+def test_distance_of_words(result: str, wanted: str, errors: int) -> None:
+    assert distance(result.split(), wanted.split()) == distance(wanted.split(), result.split()) == errors
 
 
 def heard(*tokens: int) -> np.ndarray:
@@ -190,11 +190,11 @@ def test_word_errors_of_texts() -> None:
     def decode(tokens: object) -> str:
         return " ".join(names[token] for token in tokens)  # type: ignore[attr-defined]
 
-    given = case(heard(1, 0, 2, 3), "the cat ran home")
+    value = case(heard(1, 0, 2, 3), "the cat ran home")
     with pytest.raises(CalibrationError, match="give the --tokenizer"):
-        WordErrors().measure(given)
-    told = Case(given.name, given.feeds, given.outputs, given.firsts, given.label, "y", {}, decode)
-    assert score(WordErrors(), told) == 50
+        WordErrors().measure(value)
+    judged = Case(value.name, value.feeds, value.outputs, value.firsts, value.label, "y", {}, decode)
+    assert score(WordErrors(), judged) == 50
 
 
 def test_psnr() -> None:

@@ -26,8 +26,8 @@ def test_small_models_are_held_several_times(weights: list[Weight]) -> None:
 
 
 def test_large_models_need_what_the_most_demanding_phase_does(weights: list[Weight]) -> None:
-    found = effort(weights, FORMS, 10, 8, in_files=True).memory
-    assert PROGRAM + SMALL_BLOCK_BYTES < found < PROGRAM + 1.1 * SMALL_BLOCK_BYTES
+    result = effort(weights, FORMS, 10, 8, in_files=True).memory
+    assert PROGRAM + SMALL_BLOCK_BYTES < result < PROGRAM + 1.1 * SMALL_BLOCK_BYTES
     many = [replace(weights[0], shape=(64 * 500, 32 * 400))]
     assert effort(many, FORMS, 10, 8, in_files=True).memory == PROGRAM + FILED * 64 * 32 * 200_000
     assert effort(many, FORMS, 10, 8).memory > 3 * effort(many, FORMS, 10, 8, in_files=True).memory

@@ -68,41 +68,41 @@ def test_recurrent_operators_count(kind: str, direction: str) -> None:
     w, r = weight(directions, gates * 5, 12), weight(directions, gates * 5, 5)
     text = f"g (float[7,N,12] x) => (float[7,{directions},N,5] y) {{"
     text += f' y = {kind} <hidden_size = 5, direction = "{direction}"> (x, w, r) }}'
-    found = ptqc.inspect(proto(text, w=w, r=r)).found
-    assert found is not None
-    assert found.macs == 7 * (w.size + r.size)
+    result = ptqc.inspect(proto(text, w=w, r=r)).found
+    assert result is not None
+    assert result.macs == 7 * (w.size + r.size)
 
 
 def test_products_of_what_is_computed_count() -> None:
     text = "g (float[N,6,8] q, float[N,8,9] k) => (float[N,6,9] y) { a = MatMul(q, w) y = MatMul(a, k) }"
-    found = ptqc.inspect(proto(text, w=weight(8, 8))).found
-    assert found is not None
-    assert found.macs == 6 * 8 * 8 + 6 * 9 * 8
+    result = ptqc.inspect(proto(text, w=weight(8, 8))).found
+    assert result is not None
+    assert result.macs == 6 * 8 * 8 + 6 * 9 * 8
 
 
 def test_free_sizes_are_those_of_generated_samples() -> None:
     text = "g (int64[N,T] ids) => (float[N,T,6] y) { a = Gather(table, ids) b = MatMul(a, w) y = MatMul(b, v) }"
-    told = inspect(proto(text, table=weight(9, 8), w=weight(8, 4), v=weight(4, 6)))
-    assert told.inputs[0].content == "token ids or other indices"
-    assert told.found is not None
-    assert told.found.free_sizes == {"T": 32}
-    assert told.found.macs == 32 * (8 * 4 + 4 * 6)
-    assert told.found.seconds is not None
-    assert str(told).count("at T 32") == 2
+    result = inspect(proto(text, table=weight(9, 8), w=weight(8, 4), v=weight(4, 6)))
+    assert result.inputs[0].content == "token ids or other indices"
+    assert result.found is not None
+    assert result.found.free_sizes == {"T": 32}
+    assert result.found.macs == 32 * (8 * 4 + 4 * 6)
+    assert result.found.seconds is not None
+    assert str(result).count("at T 32") == 2
 
 
 def test_sizes_that_nothing_suggests_leave_the_products_open() -> None:
-    told = inspect(proto("g (float[N,T,8] x) => (float[N,T,4] y) { y = MatMul(x, w) }", w=weight(8, 4)))
-    assert told.found is not None
-    assert (told.found.macs, told.found.seconds, told.found.free_sizes) == (None, None, {})
-    assert "unknown, since some sizes are free" in str(told)
+    result = inspect(proto("g (float[N,T,8] x) => (float[N,T,4] y) { y = MatMul(x, w) }", w=weight(8, 4)))
+    assert result.found is not None
+    assert (result.found.macs, result.found.seconds, result.found.free_sizes) == (None, None, {})
+    assert "unknown, since some sizes are free" in str(result)
 
 
 def test_no_data_no_word_of_accuracy() -> None:
     graph = "g (float[N,8] x, float[N,4] r, float[N,4] s) => (float[N,4] y, float[N,4] z) "
-    told = str(inspect(proto(f"{graph} {{ y = MatMul(x, w) z = Add(s, r) }}", w=weight(8, 4))))
-    assert "1 Add: its neighbours stay float" in told
-    assert "accuracy" not in told
+    text = str(inspect(proto(f"{graph} {{ y = MatMul(x, w) z = Add(s, r) }}", w=weight(8, 4))))
+    assert "1 Add: its neighbours stay float" in text
+    assert "accuracy" not in text
 
 
 def test_missing_data_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,11 +110,11 @@ def test_missing_data_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     onnx.save(residual(), path, save_as_external_data=True, location="m.data", size_threshold=0)
     (tmp_path / "m.data").unlink()
     assert cli.main(["inspect", str(path)]) == 2
-    told = capsys.readouterr()
-    told_out = " ".join(told.out.split())
+    printed = capsys.readouterr()
+    told_out = " ".join(printed.out.split())
     assert f"{path.stat().st_size:,} bytes without its data, which are missing: m.data, opset" in told_out
     assert "REFUSED" in told_out
-    assert told.err == "ptqc: `ptqc compile` would refuse this model, for the reason above\n"
+    assert printed.err == "ptqc: `ptqc compile` would refuse this model, for the reason above\n"
     assert cli.main(["inspect", str(path), "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
     assert document["missing"] == ["m.data"]
@@ -125,10 +125,10 @@ def test_layers_in_branches_are_counted_apart() -> None:
     first = "then_branch = t () => (float[N,32] a) { a = MatMul(x, w) }"
     second = "else_branch = e () => (float[N,32] b) { b = MatMul(x, v) }"
     graph = f"g (float[N,64] x, bool c) => (float[N,32] y) {{ y = If(c) <{first}, {second}> }}"
-    found = inspect(proto(graph, w=weight(64, 32), v=weight(64, 32)))
-    assert found.found is not None
-    assert (found.found.layers, found.found.inner_layers, found.found.seconds) == (0, 2, None)
-    assert "0 and 2 in branches or loops with 4,096 weights" in " ".join(str(found).split())
+    result = inspect(proto(graph, w=weight(64, 32), v=weight(64, 32)))
+    assert result.found is not None
+    assert (result.found.layers, result.found.inner_layers, result.found.seconds) == (0, 2, None)
+    assert "0 and 2 in branches or loops with 4,096 weights" in " ".join(str(result).split())
 
 
 def test_the_text_names_everything(found: Inspection) -> None:
@@ -151,22 +151,22 @@ def test_a_refused_model_is_described_with_the_refusal(tmp_path: Path) -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy")
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("elsewhere", 1)]
     onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets), tmp_path / "m.onnx")
-    found = inspect(tmp_path / "m.onnx")
-    assert found.found is None
-    assert found.inputs == (Tensor("x", "float", ("N", 4)),)
-    assert found.operators == {"Mystery": 1}
-    assert found.refusal is not None
-    assert "Mystery" in found.refusal
-    assert "REFUSED" in str(found)
+    result = inspect(tmp_path / "m.onnx")
+    assert result.found is None
+    assert result.inputs == (Tensor("x", "float", ("N", 4)),)
+    assert result.operators == {"Mystery": 1}
+    assert result.refusal is not None
+    assert "Mystery" in result.refusal
+    assert "REFUSED" in str(result)
     with pytest.raises(ModelError) as refusal:
         ptqc.compile(tmp_path / "m.onnx", calibration=np.zeros((4, 4), np.float32), output=tmp_path / "out")
-    assert str(refusal.value) == found.refusal
+    assert str(refusal.value) == result.refusal
 
 
 def test_a_model_in_memory(found: Inspection) -> None:
-    told = inspect(residual())
-    assert told.path == "the onnx.ModelProto"
-    assert told.found == found.found
+    result = inspect(residual())
+    assert result.path == "the onnx.ModelProto"
+    assert result.found == found.found
 
 
 def test_what_is_no_onnx_is_an_error(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], found: 
     assert cli.main(["inspect", found.path]) == 0
     assert capsys.readouterr().out == f"{found}\n"
     assert cli.main(["inspect", found.path, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["found"]["smallest"] == found.found.smallest if found.found else False
-    assert told["inputs"][0]["shape"] == ["N", 3, 8, 8]
+    document = json.loads(capsys.readouterr().out)
+    assert document["found"]["smallest"] == found.found.smallest if found.found else False
+    assert document["inputs"][0]["shape"] == ["N", 3, 8, 8]
     assert cli.main(["inspect", str(tmp_path / "no.onnx")]) == 2

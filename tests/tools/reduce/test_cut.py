@@ -40,14 +40,14 @@ def test_every_part_runs() -> None:
 
 
 def test_a_node_that_is_bypassed_gives_its_input() -> None:
-    found = list(whole().bypasses(Subgraph((0, 1, 2))))
-    assert [(cut.nodes, cut.instead) for cut in found] == [
+    result = list(whole().bypasses(Subgraph((0, 1, 2))))
+    assert [(cut.nodes, cut.instead) for cut in result] == [
         ((1, 2), {"h": "x"}),
         ((0, 2), {"r": "h"}),
         ((0, 1), {"s": "r"}),
         ((0, 1), {"s": "h"}),
     ]
-    model = whole().model(found[1])
+    model = whole().model(result[1])
     assert model is not None
     assert list(model.graph.node[1].input) == ["h", "h"]
 

@@ -29,9 +29,9 @@ def test_no_element_can_be_left_out(count: int, seed: int) -> None:
         return sum(hash((seed, number)) % 7 for number in part) >= 9
 
     if fails(tuple(range(count))):
-        found = ddmin(range(count), fails)
-        assert fails(found)
-        assert not any(fails(found[:i] + found[i + 1 :]) for i in range(len(found)) if len(found) > 1)
+        result = ddmin(range(count), fails)
+        assert fails(result)
+        assert not any(fails(result[:i] + result[i + 1 :]) for i in range(len(result)) if len(result) > 1)
 
 
 def test_half_of_the_whole_goes_at_once() -> None:

@@ -23,7 +23,7 @@ def test_the_end_of_another_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [
         (Failure(70, "KeyError"), "ends with exit code 70 (KeyError)"),
         (Failure(7, ""), "ends with exit code 7"),
@@ -31,8 +31,8 @@ def test_the_end_of_another_program(tmp_path: Path) -> None:
         (Failure(None, ""), "does not end"),
     ],
 )
-def test_it_is_told(failure: Failure, told: str) -> None:
-    assert str(failure) == told
+def test_it_is_told(failure: Failure, expected: str) -> None:
+    assert str(failure) == expected
 
 
 def test_every_command_that_reads_a_model_can_be_the_one_that_fails() -> None:
@@ -50,6 +50,6 @@ def test_files_among_the_words_are_found_from_elsewhere(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     Path("p.toml").touch()
     Path("out").mkdir()
-    found = Command.parse(["compile", "{model}", "--preprocessing", "p.toml", "-o", "out"], None)
-    assert found.words[3:] == (str(tmp_path / "p.toml"), "-o", "out")
-    assert found.command_line(Path("a b.onnx"), Path("d")).startswith("ptqc compile 'a b.onnx' --preprocessing /")
+    result = Command.parse(["compile", "{model}", "--preprocessing", "p.toml", "-o", "out"], None)
+    assert result.words[3:] == (str(tmp_path / "p.toml"), "-o", "out")
+    assert result.command_line(Path("a b.onnx"), Path("d")).startswith("ptqc compile 'a b.onnx' --preprocessing /")

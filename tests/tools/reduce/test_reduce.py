@@ -77,9 +77,9 @@ def test_another_program(capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(proto(GRAPH), "m.onnx")
     assert cli.main(["reduce", "m.onnx", "-o", "s.onnx", "--", sys.executable, "check.py", "{model}"]) == 0
     assert operators("s.onnx") == ["Mul", "Relu"]
-    told = capsys.readouterr().out
-    assert "2 of 3 nodes are left after 6 trials" in told
-    assert shlex.join([sys.executable, str(Path("check.py").absolute()), "s.onnx"]) in told
+    text = capsys.readouterr().out
+    assert "2 of 3 nodes are left after 6 trials" in text
+    assert shlex.join([sys.executable, str(Path("check.py").absolute()), "s.onnx"]) in text
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["check.py", "m.onnx", "s.npz", "s.onnx"]
 
 
@@ -90,10 +90,10 @@ def test_a_fault_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path("planted").resolve()))
     onnx.save(proto(GRAPH), "m.onnx")
     command = ("compile", "{model}", "--calibration", "nowhere.npz", "-o", "out")  # what is sound is refused behind it
-    found = ptqc.reduce("m.onnx", output="s.onnx", command=command)
+    result = ptqc.reduce("m.onnx", output="s.onnx", command=command)
     assert operators("s.onnx") == ["Mul", "Add"]
-    assert str(found.failure) == "ends with exit code 70 (ZeroDivisionError)"
-    assert found.fails_with == "ptqc compile s.onnx --calibration nowhere.npz -o out"
+    assert str(result.failure) == "ends with exit code 70 (ZeroDivisionError)"
+    assert result.fails_with == "ptqc compile s.onnx --calibration nowhere.npz -o out"
 
 
 # The search, the files and the refusals
@@ -121,11 +121,11 @@ def test_an_output_of_maps_is_cut_as_a_tensor() -> None:
 
 @pytest.mark.usefixtures("_without_processes")
 def test_the_samples_fit_what_is_left() -> None:
-    found = ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND, data=samples(3, 8, 8, count=5))
-    inputs = [value.name for value in onnx.load(found.model).graph.input]
-    with np.load(found.data) as given:
-        assert sorted(given) == sorted(inputs) != ["x"]
-        assert {len(array) for array in given.values()} == {5}
+    result = ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND, data=samples(3, 8, 8, count=5))
+    inputs = [value.name for value in onnx.load(result.model).graph.input]
+    with np.load(result.data) as values:
+        assert sorted(values) == sorted(inputs) != ["x"]
+        assert {len(array) for array in values.values()} == {5}
 
 
 @pytest.mark.usefixtures("_without_processes")
@@ -138,8 +138,8 @@ def test_a_message_says_which_failure_is_meant() -> None:
 
 @pytest.mark.usefixtures("_without_processes")
 def test_a_time_limit_takes_the_smallest_so_far() -> None:
-    found = ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND, time_limit=1e-9)
-    assert (found.nodes, found.trials, len(operators("s.onnx"))) == (10, 1, 10)
+    result = ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND, time_limit=1e-9)
+    assert (result.nodes, result.trials, len(operators("s.onnx"))) == (10, 1, 10)
 
 
 @pytest.mark.usefixtures("_without_processes")

@@ -19,7 +19,7 @@ def usual(shared_room: Path) -> Usual:
     known = shared_room / "usual.json"
     with one_at_a_time(known):
         if not known.exists():
-            found = Usual.of(Killable(shared_room / "usual", ("--executor", "threads")))
-            known.write_text(json.dumps(asdict(found)))
+            result = Usual.of(Killable(shared_room / "usual", ("--executor", "threads")))
+            known.write_text(json.dumps(asdict(result)))
     (files, entries), seconds = json.loads(known.read_text()).values()
     return Usual((files, entries), seconds)

@@ -27,24 +27,24 @@ def problem(seed: int = 0, rows: int = 6, width: int = 16) -> WeightProblem:
     return WeightProblem(values, FORMS, 1, layer=layer, second=second, held=second, alone=True, together=2)
 
 
-def told(found: FormatSolutions) -> list[tuple[Format, str, float]]:
+def told(result: FormatSolutions) -> list[tuple[Format, str, float]]:
     """A result in few words, the same for the same bytes."""
     return [
         (solution.form, hashlib.sha256(solution.codes.tobytes() + solution.scale.tobytes()).hexdigest(), error)
-        for solution, error in found
+        for solution, error in result
     ]
 
 
 def marked(mark: str) -> list[int]:
     """Processes whose environment has this mark: what a process started, and what that did."""
-    found = []
+    result = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (place / "environ").read_bytes().split(b"\0"):
-                found.append(int(place.name))
+                result.append(int(place.name))
         except OSError:  # gone, or not ours
             continue
-    return found
+    return result
 
 
 def command_of(process: int) -> list[str]:

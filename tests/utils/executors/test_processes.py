@@ -94,12 +94,12 @@ def test_workers_that_are_killed_cost_repetition(store: Store, expected: list[ob
     with Processes(store, 2) as executor:
         thread = threading.Thread(target=kill)
         thread.start()
-        found = solved(executor)
+        result = solved(executor)
         stop.set()
         thread.join()
         executor.settle(map(str, range(COUNT)))
         left = pids(executor)
-    assert found == expected
+    assert result == expected
     assert killed
     assert gone([*killed, *left], 1)
     assert [path.name for path in store.folder.iterdir() if not path.name.startswith(".new-")] == []

@@ -13,9 +13,9 @@ def test_every_type_is_read_as_the_library_wrote_it(tmp_path: Path) -> None:
     wanted = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in DTYPES.items()}
     wanted |= {"empty": np.zeros((0, 4)), "scalar": np.array(2.5)}
     save_file(wanted, tmp_path / "a", {"format": "np"})
-    found = mapped(tmp_path / "a")
-    assert found.keys() == wanted.keys()
-    for name, array in found.items():
+    result = mapped(tmp_path / "a")
+    assert result.keys() == wanted.keys()
+    for name, array in result.items():
         assert (array.dtype, array.shape) == (wanted[name].dtype, wanted[name].shape)
         np.testing.assert_array_equal(array, wanted[name])
 

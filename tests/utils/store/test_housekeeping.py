@@ -99,9 +99,9 @@ def test_everyone_at_once(tmp_path: Path) -> None:
         return len([Store(folder).put(key(number), {}, ARRAYS) for number in range(4)])
 
     def read() -> int:
-        found = [Store(folder).get(key(number)) for number in range(4)]
-        assert all(np.array_equal(entry.arrays["a"], ARRAYS["a"]) for entry in found if entry is not None)
-        return sum(entry is not None for entry in found)
+        result = [Store(folder).get(key(number)) for number in range(4)]
+        assert all(np.array_equal(entry.arrays["a"], ARRAYS["a"]) for entry in result if entry is not None)
+        return sum(entry is not None for entry in result)
 
     def empty() -> int:
         return clear(Store(folder)).removed.entries

@@ -17,8 +17,8 @@ ARRAYS = {
 
 def test_every_name_comes_back(tmp_path: Path) -> None:
     write_npz(tmp_path / "a.npz", ARRAYS)
-    with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
-        assert {name: array.tolist() for name, array in found.items()} == {n: a.tolist() for n, a in ARRAYS.items()}
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as result:
+        assert {name: array.tolist() for name, array in result.items()} == {n: a.tolist() for n, a in ARRAYS.items()}
 
 
 def test_python_objects_are_not_pickled(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ class Machines:
 
     def on(self, name: str) -> SharedStore:
         self.patch.setenv(ENVIRONMENT, str(self.folder / name))
-        found = store_at(self.url)
-        assert isinstance(found, SharedStore)
-        return found
+        result = store_at(self.url)
+        assert isinstance(result, SharedStore)
+        return result
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_another_machine_reads_what_was_put(machines: Machines) -> None:
     name = one.put(KEY, {"a": 1}, ARRAYS, write_more)
     assert objects(one) == [f"{name}.zip"]
     assert two.has(KEY)
-    found = two.get(KEY)
-    assert found is not None
-    assert found.document == {"a": 1}
-    assert np.array_equal(found.arrays["x"], ARRAYS["x"])
-    assert (found.folder / "more.txt").read_text() == "more"
+    result = two.get(KEY)
+    assert result is not None
+    assert result.document == {"a": 1}
+    assert np.array_equal(result.arrays["x"], ARRAYS["x"])
+    assert (result.folder / "more.txt").read_text() == "more"
     assert {path.name for path in two.folder.iterdir()} == {name}
 
 
@@ -129,9 +129,9 @@ def problem() -> WeightProblem:
 def test_workers_in_processes_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Machines(f"file://{tmp_path / 'place'}", tmp_path, monkeypatch).on("one")
     with Processes(store, 1) as executor:
-        found = executor.solve("one", problem)
+        result = executor.solve("one", problem)
         executor.settle(["one"])
-    assert [(solution.form, error) for solution, error in found] == [(s.form, e) for s, e in problem().solve()]
+    assert [(solution.form, error) for solution, error in result] == [(s.form, e) for s, e in problem().solve()]
     assert objects(store) == []
 
 

@@ -117,13 +117,13 @@ def test_samples_that_are_all_alike_show_no_spread(differing: int, tmp_path: Pat
 @pytest.mark.parametrize(("limit", "hits", "count"), [(0.01, 0, 64), (0.01, 2, 400), (0.05, 1, 40)])
 def test_how_many_samples_would_show_it(splits: Splits, limit: float, hits: int, count: int) -> None:
     """With as many of the same kind the bound is kept, with a tenth fewer it is not."""
-    found = Lost(hits / count, most_of(hits, count), count, EXACT)
-    needed = SameClass(limit, "%same", splits).needed(found)
+    result = Lost(hits / count, most_of(hits, count), count, EXACT)
+    needed = SameClass(limit, "%same", splits).needed(result)
     assert needed is not None
     assert needed > count
-    assert most_of(round(found.value * needed), needed) <= limit
+    assert most_of(round(result.value * needed), needed) <= limit
     fewer = int(0.9 * needed)
-    assert most_of(round(found.value * fewer), fewer) > limit
+    assert most_of(round(result.value * fewer), fewer) > limit
 
 
 def test_what_is_over_the_limit_no_number_of_samples_shows(splits: Splits) -> None:
@@ -191,7 +191,7 @@ def test_points_of_a_score_of_the_users_own(x: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "expected"),
     [
         ("0.01relative", Logits(1), r"judged in nat \(y as class scores.*give a loss such as 0.01nat"),
         ("0.01nat", Regression(1), r"judged in relative squared error .*such as 0.01relative"),
@@ -199,10 +199,10 @@ def test_points_of_a_score_of_the_users_own(x: np.ndarray) -> None:
         ("99%same", Regression(1), r"no output has classes \(y as numbers.*such as 0.01relative, or say with --loss"),
     ],
 )
-def test_a_unit_that_does_not_fit_is_refused_with_the_one_that_does(text: str, kind: Logits, told: str) -> None:
+def test_a_unit_that_does_not_fit_is_refused_with_the_one_that_does(text: str, kind: Logits, expected: str) -> None:
     budget = parse(text)
     assert isinstance(budget, LossBudget)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=expected):
         budget.check_unit({"y": kind})
 
 

@@ -37,7 +37,7 @@ def counted(count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("given", "most", "budget", "judges"),
+    ("value", "most", "budget", "judges"),
     [
         (100, 256, LOSS, 25),  # a quarter
         (100, 60, LOSS, 40),  # what is over
@@ -48,13 +48,13 @@ def counted(count: int) -> np.ndarray:
         (4, 256, LOSS, 2),
     ],
 )
-def test_how_many_judge(given: int, most: int, budget: LossBudget, judges: int, tmp_path: Path) -> None:
-    measured, judging = gathered(tmp_path, counted(given), budget, most)
+def test_how_many_judge(value: int, most: int, budget: LossBudget, judges: int, tmp_path: Path) -> None:
+    measured, judging = gathered(tmp_path, counted(value), budget, most)
     first, second = numbers(measured), numbers(judging)
     assert len(second) == judges
-    assert len(first) == min(given, most + 256) - judges
+    assert len(first) == min(value, most + 256) - judges
     assert not set(first) & set(second)
-    assert max(np.diff([0, *second, max(*first, *second)])) <= 2 * given / judges  # evenly spread
+    assert max(np.diff([0, *second, max(*first, *second)])) <= 2 * value / judges  # evenly spread
 
 
 def test_without_a_budget_of_loss_nothing_changes(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_drawn_samples_are_warned_of(tmp_path: Path) -> None:
 def test_others_are_taken_later_but_for_those_that_were_measured_on(tmp_path: Path) -> None:
     measured, _ = gathered(tmp_path, counted(30), None)
     prepared = prepare(read_model(tmp_path / "model.onnx"), measured, SILENT)
-    found = with_judges(prepared, counted(50), tmp_path / "judging", None, LOSS)
-    assert numbers(found.judging) == list(range(30, 50))
+    result = with_judges(prepared, counted(50), tmp_path / "judging", None, LOSS)
+    assert numbers(result.judging) == list(range(30, 50))
     with pytest.raises(CalibrationError, match="only 0 of 30 samples differ from those that were measured on"):
         with_judges(prepared, counted(30), tmp_path / "judging", None, LOSS)

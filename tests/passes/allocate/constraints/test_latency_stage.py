@@ -94,8 +94,8 @@ def reproducible(artifact: Artifact) -> list[bytes]:
 
 def integers(artifact: Artifact) -> list[str]:
     """The layers on integer kernels."""
-    found = [entry["layers"] for entry in artifact.plan["weights"]]
-    return [layer for layers in found for layer, compute in layers.items() if compute == "integer"]
+    result = [entry["layers"] for entry in artifact.plan["weights"]]
+    return [layer for layers in result for layer, compute in layers.items() if compute == "integer"]
 
 
 def resolve(artifact: Artifact, output: Path, budget: str | Sequence[str] | None, **options: Any) -> Artifact:
@@ -106,19 +106,19 @@ def resolve(artifact: Artifact, output: Path, budget: str | Sequence[str] | None
 
 
 def test_the_latency_and_the_size_are_kept(tight: Artifact) -> None:
-    told = tight.manifest["latency"]
-    assert (told["budget"], told["runtime"]) == ("3 ms", "a runtime")
-    assert told["predicted_ms"] <= 3
+    record = tight.manifest["latency"]
+    assert (record["budget"], record["runtime"]) == ("3 ms", "a runtime")
+    assert record["predicted_ms"] <= 3
     assert 1 <= len(integers(tight)) < len(LAYERS)
     assert tight.manifest["activation_loss"] > 1e-9
     assert tight.path.stat().st_size <= 0.3 * tight.manifest["source"]["bytes"]
 
 
 def test_documents_tell_the_times(tight: Artifact) -> None:
-    told = tight.manifest["latency"]
-    assert {o["node"] for o in told["operators"]} == {*LAYERS, "cs", "p", "f"}
-    assert sum(o["predicted_us"] for o in told["operators"]) + told["conversions"]["predicted_us"] == pytest.approx(
-        1000 * told["predicted_ms"]
+    record = tight.manifest["latency"]
+    assert {o["node"] for o in record["operators"]} == {*LAYERS, "cs", "p", "f"}
+    assert sum(o["predicted_us"] for o in record["operators"]) + record["conversions"]["predicted_us"] == pytest.approx(
+        1000 * record["predicted_ms"]
     )
     assert "of the budget of 3 ms" in " ".join(tight.summary().split())
     together = tight.manifest["allocation"]["with_activations"]
@@ -151,9 +151,9 @@ def test_a_latency_that_is_missed_counts_where_asked_for(
 ) -> None:
     assert kept_budgets(tight) == {"size": True, "latency": True}
     monkeypatch.setattr(clocks, "profile", lambda subjects, _seconds: [Profile(4e6, {}, {}, False) for _ in subjects])
-    found = resolve(tight, tmp_path / "missed", ["30%", "3ms"])
-    assert kept_budgets(found) == {"size": True, "latency": False}
-    assert not all(kept_budgets(found).values())
+    result = resolve(tight, tmp_path / "missed", ["30%", "3ms"])
+    assert kept_budgets(result) == {"size": True, "latency": False}
+    assert not all(kept_budgets(result).values())
     with pytest.raises(Missed, match=r"took 4 ms, over the budget of 3 ms.*without strict the file is deli") as missed:
         resolve(tight, tmp_path / "strict", ["30%", "3ms"], strict=True)
     assert (missed.value.limit, missed.value.value, missed.value.unit) == (3.0, 4.0, "ms")
@@ -198,10 +198,10 @@ def test_a_latency_too_short_says_whether_the_machine_was_busy(
 
 @pytest.mark.slow
 def test_a_loss_beside_the_latency_is_kept_too(place: Path, tmp_path: Path) -> None:
-    found = compile_(place, tmp_path / "out", ("3ms", "0.1nat"), samples=32)
-    assert kept_budgets(found)["loss"]
-    assert found.manifest["latency"]["predicted_ms"] <= 3
-    assert integers(found)
+    result = compile_(place, tmp_path / "out", ("3ms", "0.1nat"), samples=32)
+    assert kept_budgets(result)["loss"]
+    assert result.manifest["latency"]["predicted_ms"] <= 3
+    assert integers(result)
 
 
 @pytest.mark.slow
@@ -236,9 +236,9 @@ class Trials:
     def __init__(self, factor: float, before: Any) -> None:
         self.factor, self.before, self.count = factor, before, 0
 
-    def __call__(self, *given: Any) -> tuple[float, float]:
+    def __call__(self, *arguments: Any) -> tuple[float, float]:
         self.count += 1
-        predicted, _ = self.before(*given)
+        predicted, _ = self.before(*arguments)
         return predicted, self.factor * predicted
 
 
@@ -254,11 +254,11 @@ def test_times_are_corrected_by_what_the_file_takes(job: CompileState, monkeypat
     trials = Trials(1.4, latency._trial)
     monkeypatch.setattr(latency, "_trial", trials)
     corrected = BUDGET.decide(job, context())
-    analysis, found = corrected.analysis, corrected.timed
-    assert found is not None
-    assert found.times.floats["a"] == pytest.approx(1.4e6)
+    analysis, result = corrected.analysis, corrected.timed
+    assert result is not None
+    assert result.times.floats["a"] == pytest.approx(1.4e6)
     assert 1 <= trials.count <= latency.CORRECTIONS
-    assert found.network.predict(found.times, analysis.tensors_of(analysis.activations)) <= 3e6
+    assert result.network.predict(result.times, analysis.tensors_of(analysis.activations)) <= 3e6
 
 
 def test_corrections_that_allow_nothing_keep_the_choice(job: CompileState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,11 +296,11 @@ def _over(nanoseconds: float, known: OpLatencies = TIMES, load: float = 0.0) -> 
     return _over_budget(LatencyBudget(2e6), known, Profile(nanoseconds, {}, {}, False), load)
 
 
-@pytest.mark.parametrize(("budget", "found"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])
-def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: OpLatencies | None) -> None:
+@pytest.mark.parametrize(("budget", "result"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])
+def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, result: OpLatencies | None) -> None:
     manifest = {"latency": {"times": TIMES.to_json()}}
     asked = parse_budgets(budget).get(LatencyBudget)
-    assert latency.fitting_times(manifest, asked, CompileOptions()) == found
+    assert latency.fitting_times(manifest, asked, CompileOptions()) == result
     assert latency.fitting_times(manifest, asked, CompileOptions(operators="onnxruntime")) is None
     assert latency.fitting_times({"latency": None}, asked, CompileOptions()) is None
     predicted = {"latency": {"times": replace(TIMES, is_measured=False).to_json()}}
@@ -319,13 +319,13 @@ SLOWER = BudgetReport({"predicted_ms": 2.0, "measured_ms": 3.0}, (Note("latency"
 
 @pytest.mark.long
 def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path) -> None:
-    found = measure_residual(tmp_path, activations="auto")
-    everything = replace(found.context, activations=dict(found.context.ranges))
-    some = {name: params for name, params in found.context.ranges.items() if name in ("x", "ar")}
+    result = measure_residual(tmp_path, activations="auto")
+    everything = replace(result.context, activations=dict(result.context.ranges))
+    some = {name: params for name, params in result.context.ranges.items() if name in ("x", "ar")}
     network = clocks.network_of(everything)
     timed = Timed(BUDGET.nanoseconds, network, TIMES)
-    few = replace(found.context, activations=some)
-    job = CompileState(found.prepared, few, found.options, (), "", Budgets((BUDGET,)), 0.0, timed)
+    few = replace(result.context, activations=some)
+    job = CompileState(result.prepared, few, result.options, (), "", Budgets((BUDGET,)), 0.0, timed)
     again = BUDGET.revise(job, SLOWER, context())
     assert again is not None
     assert again.timed is not None

@@ -28,7 +28,7 @@ def charged(
 
 def test_a_fused_kernel_is_charged_to_its_layer_and_a_copy_to_what_reads_it(measured: Measured) -> None:
     everything = any_plan(measured.context, measured.options, measured.context.ranges)
-    found = charged(
+    result = charged(
         measured,
         everything,
         [
@@ -43,14 +43,14 @@ def test_a_fused_kernel_is_charged_to_its_layer_and_a_copy_to_what_reads_it(meas
             (("y",), "y@outside", "y", 256),
         ],
     )
-    assert found == {("quantize", "x"): 1, "a": 6, "b": 8, "c": 16, "p": 32, "f": 64, "y": 384}
+    assert result == {("quantize", "x"): 1, "a": 6, "b": 8, "c": 16, "p": 32, "f": 64, "y": 384}
 
 
 def test_conversions_are_told_apart_from_operators(measured: Measured) -> None:
     """One tensor on codes, between operators in float; its real values are written with a border around them."""
     context = measured.context
     plan = any_plan(context, measured.options, {"br": context.ranges["br"]})
-    found = charged(
+    result = charged(
         measured,
         plan,
         [
@@ -65,7 +65,7 @@ def test_conversions_are_told_apart_from_operators(measured: Measured) -> None:
         ],
     )
     expected: dict[Hashable, float] = {("quantize", "br"): 8, ("dequantize", "br"): 16}
-    assert found == expected | {"a": 3, "b": 4, "c": 96, "cs": 128}
+    assert result == expected | {"a": 3, "b": 4, "c": 96, "cs": 128}
 
 
 def test_sites_take_turns_so_that_all_are_converted(measured: Measured) -> None:
@@ -88,11 +88,11 @@ def test_times_are_taken_from_the_library_that_has_them() -> None:
         {"a": 4.0, "m": 5.0, ("quantize", "x"): 1.0, ("dequantize", "y"): 2.0},
         {"a": 9.0, ("quantize", "x"): 7.0, ("dequantize", "x"): 6.0},
     ]
-    found = times_of(network, [Profile(0.0, column, {}, False) for column in columns], "a library", "cpu")
-    assert found == OpLatencies(
+    result = times_of(network, [Profile(0.0, column, {}, False) for column in columns], "a library", "cpu")
+    assert result == OpLatencies(
         "a library", {"a": 10.0, "m": 3.0}, {"a": 4.0}, {"x": 1.0}, {"x": 6.0, "y": 2.0}, target="cpu"
     )
-    assert OpLatencies.from_json(found.to_json()) == found == found.scaled(2.0).scaled(0.5)
+    assert OpLatencies.from_json(result.to_json()) == result == result.scaled(2.0).scaled(0.5)
 
 
 def test_times_of_earlier_artifacts_are_of_onnx_runtime() -> None:
@@ -104,6 +104,6 @@ def test_times_of_earlier_artifacts_are_of_onnx_runtime() -> None:
 def test_the_calls_of_a_library_add_up_to_a_run() -> None:
     """Observing adds the same to each call, and what is between calls is the same, too."""
     calls = tuple(Call("dense", "f", ("x",), name, name, 0) for name in ("a", "b"))
-    found = TimedProgram.of(Listing(calls, {}, ("x",), ("b",)), 100.0, [20.0, 50.0])
-    assert [(call.output, call.nanoseconds) for call in found.calls] == [("a", 35.0), ("b", 65.0)]
-    assert TimedProgram.from_json(found.to_json()) == found
+    result = TimedProgram.of(Listing(calls, {}, ("x",), ("b",)), 100.0, [20.0, 50.0])
+    assert [(call.output, call.nanoseconds) for call in result.calls] == [("a", 35.0), ("b", 65.0)]
+    assert TimedProgram.from_json(result.to_json()) == result

@@ -119,9 +119,9 @@ def verdict_of(*lost: float) -> Verdict:
 def test_the_judge_goes_from_the_largest_to_the_first_that_fails(
     lost: tuple[float, ...], delivered: int, judged: int, kept: bool
 ) -> None:
-    found = verdict_of(*lost)
-    assert found.rounds[found.delivered].size == delivered
-    assert (len(found.judged), found.is_kept) == (judged, kept)
+    result = verdict_of(*lost)
+    assert result.rounds[result.delivered].size == delivered
+    assert (len(result.judged), result.is_kept) == (judged, kept)
 
 
 def test_a_sequence_of_tests_errs_as_rarely_as_one() -> None:
@@ -138,22 +138,22 @@ def test_what_is_missed_says_what_helps() -> None:
     budget = LossBudget(0.01, "nat")
     over = loss_report(budget, verdict_of(0.02), "nat")
     assert "the file loses 0.02 nat on 64 judging samples, over the budget of 0.01nat" in str(over.notes)
-    found = verdict_of(0.008)
-    unsure = replace(found, judged={0: Lost(0.008, 0.012, 64, "planted")})
-    told = loss_report(budget, unsure, "nat")
-    assert told.document["samples_needed"] == 256
-    assert "may lose up to 0.012 nat" in str(told.notes)
-    assert "about 192 samples more" in str(told.notes)
+    result = verdict_of(0.008)
+    unsure = replace(result, judged={0: Lost(0.008, 0.012, 64, "planted")})
+    text = loss_report(budget, unsure, "nat")
+    assert text.document["samples_needed"] == 256
+    assert "may lose up to 0.012 nat" in str(text.notes)
+    assert "about 192 samples more" in str(text.notes)
     with pytest.raises(Missed, match="without strict the file is delivered") as missed:
-        check_budgets({"loss": told})
+        check_budgets({"loss": text})
     assert missed.value.figures == {"budget": "0.01nat", "limit": 0.01, "value": 0.012, "unit": "nat"}
-    check_budgets({"loss": loss_report(budget, found, "nat")})
+    check_budgets({"loss": loss_report(budget, result, "nat")})
 
 
 def test_what_has_no_bound_is_said_without_one() -> None:
-    found = verdict_of(0.008)
-    alone = replace(found.rounds[0], held=Lost(0.008, float("inf"), 1, "planted"))
-    document = loss_report(LossBudget(0.01, "nat"), replace(found, rounds=(alone,)), "nat").document
+    result = verdict_of(0.008)
+    alone = replace(result.rounds[0], held=Lost(0.008, float("inf"), 1, "planted"))
+    document = loss_report(LossBudget(0.01, "nat"), replace(result, rounds=(alone,)), "nat").document
     assert document["measured"] == {"lost": 0.008, "bound": None, "samples": 1, "method": "planted"}
 
 
@@ -177,17 +177,17 @@ def resolve(artifact: Artifact, folder: Path, budget: Any, **options: Any) -> Ar
 @pytest.mark.long
 def test_the_delivered_file_keeps_the_loss_on_samples_that_chose_nothing(kept: Artifact) -> None:
     """Judged here once more, on the samples that are not among the calibrated ones."""
-    found = kept.manifest["loss_budget"]
+    result = kept.manifest["loss_budget"]
     assert kept_budgets(kept) == {"loss": True}
     assert kept.manifest["calibration"]["samples"] == COUNT - COUNT // 4
     real, packed = Runner(kept.folder.parent / "model.onnx"), Runner(kept.path)
     x = DATA[2::4]  # in the middle of every four
     kind = OutputLoss.of({"y": Logits(1)}, [{"y": np.zeros((1, 10))}])
     lost = [kind(real.run({"x": row[None]}), packed.run({"x": row[None]})) for row in x]
-    assert found["judged"]["lost"] == pytest.approx(np.mean(lost), rel=1e-6)
-    assert found["judged"]["bound"] == pytest.approx(mean_at_most(lost), rel=1e-6)
-    assert found["judged"]["bound"] <= 0.002
-    assert found["rounds"][found["delivered"]]["bytes"] == kept.path.stat().st_size
+    assert result["judged"]["lost"] == pytest.approx(np.mean(lost), rel=1e-6)
+    assert result["judged"]["bound"] == pytest.approx(mean_at_most(lost), rel=1e-6)
+    assert result["judged"]["bound"] <= 0.002
+    assert result["rounds"][result["delivered"]]["bytes"] == kept.path.stat().st_size
 
 
 @pytest.mark.slow
@@ -199,9 +199,9 @@ def test_a_larger_loss_takes_fewer_bytes(kept: Artifact, tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_documents_tell_the_loss(kept: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
-    told = " ".join(kept.summary().split())
-    assert "on 24 judging samples, at most" in told
-    assert "of the budget of 0.002nat" in told
+    text = " ".join(kept.summary().split())
+    assert "on 24 judging samples, at most" in text
+    assert "of the budget of 0.002nat" in text
     assert 'id="loss-budget"' in (kept.folder / "report.html").read_text()
     assert main(["explain", str(kept.folder)]) == 0
     assert "of the budget of 0.002nat" in capsys.readouterr().out
@@ -233,25 +233,25 @@ def test_samples_that_judge_can_come_later(kept: Artifact, tmp_path: Path) -> No
     assert plain.manifest["loss_budget"] is None
     with quick(), pytest.raises(UsageError, match="set none aside: give more samples with --data"):
         ptqc.resolve(plain.folder, output=tmp_path / "none", budget="0.05nat", cache=cache)
-    given = np.concatenate([DATA, samples(3, 8, 8, count=20, seed=1)])
+    value = np.concatenate([DATA, samples(3, 8, 8, count=20, seed=1)])
     with quick():
-        found = ptqc.resolve(plain.folder, output=tmp_path / "later", budget="0.05nat", cache=cache, data=given)
-    assert found.manifest["loss_budget"]["judged"]["samples"] == 20
+        result = ptqc.resolve(plain.folder, output=tmp_path / "later", budget="0.05nat", cache=cache, data=value)
+    assert result.manifest["loss_budget"]["judged"]["samples"] == 20
 
 
 def test_a_drop_of_the_score_is_judged_on_labels_that_chose_nothing(kept: Artifact, tmp_path: Path) -> None:
     real, x = Runner(kept.folder.parent / "model.onnx"), samples(3, 8, 8, count=80, seed=3)
     right = np.array([real.run({"x": row[None]})["y"].argmax() for row in x])
     np.savez(tmp_path / "labelled.npz", x=x, labels=np.where(np.arange(80) % 8, right, (right + 1) % 10))
-    found = resolve(kept, tmp_path / "out", "20%drop", labels=tmp_path / "labelled.npz")
-    assert kept_budgets(found) == {"loss": True}
-    packed = Runner(found.path)
+    result = resolve(kept, tmp_path / "out", "20%drop", labels=tmp_path / "labelled.npz")
+    assert kept_budgets(result) == {"loss": True}
+    packed = Runner(result.path)
     kept_classes = [packed.run({"x": row[None]})["y"].argmax() == label for row, label in zip(x, right, strict=True)]
-    judged = found.manifest["loss_budget"]["judged"]
+    judged = result.manifest["loss_budget"]["judged"]
     assert judged["samples"] == 40
     assert judged["lost"] <= judged["bound"] <= 20
     assert np.mean(kept_classes) >= 0.7
-    assert found.path.stat().st_size < kept.path.stat().st_size
+    assert result.path.stat().st_size < kept.path.stat().st_size
 
 
 def test_a_score_needs_labels(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def model() -> ir.Model:
 @pytest.fixture(scope="module")
 def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
-    found = measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
-    return ChooseActivations("auto", 1e-7).apply(found).output
+    result = measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+    return ChooseActivations("auto", 1e-7).apply(result).output
 
 
 @pytest.fixture
@@ -87,17 +87,17 @@ def test_no_set_of_sites_within_the_time_loses_less(context: Analysis, network: 
     def loss(sites: set[str] | frozenset[str]) -> float:
         return sum(context.site_losses[name] for name in sites)
 
-    found = chosen(context, network, times, Goal(LOSS, {NANOSECONDS: target}))
-    assert taken[frozenset(found)] <= target * (1 + 1e-6)
-    assert loss(found) <= min(loss(s) for s, ns in taken.items() if ns <= target) * (1 + 1e-3) + 1e-4
+    result = chosen(context, network, times, Goal(LOSS, {NANOSECONDS: target}))
+    assert taken[frozenset(result)] <= target * (1 + 1e-6)
+    assert loss(result) <= min(loss(s) for s, ns in taken.items() if ns <= target) * (1 + 1e-3) + 1e-4
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_set_of_sites_is_faster_than_the_fastest(context: Analysis, network: Network, seed: int) -> None:
     times = random_times(network, seed)
-    found = chosen(context, network, times, Goal(NANOSECONDS))
+    result = chosen(context, network, times, Goal(NANOSECONDS))
     shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
-    assert network.predict(times, context.tensors_of(found)) <= shortest * (1 + 1e-3)
+    assert network.predict(times, context.tensors_of(result)) <= shortest * (1 + 1e-3)
 
 
 def test_a_choice_that_is_fast_enough_stays(context: Analysis, network: Network) -> None:

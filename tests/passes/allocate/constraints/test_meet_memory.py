@@ -24,8 +24,8 @@ from ptqc.passes.quantize.phases import Analysis
 def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """With all activations in float."""
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
-    found = measure(parse(RESIDUAL, **CONSTANTS), feeds, tmp_path_factory.mktemp("samples"), (2, 4))
-    return ChooseActivations("float").apply(found).output
+    result = measure(parse(RESIDUAL, **CONSTANTS), feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+    return ChooseActivations("float").apply(result).output
 
 
 @pytest.fixture(scope="module")

@@ -72,9 +72,9 @@ def test_activations_are_chosen_for_the_memory(held: Artifact) -> None:
 
 
 def test_a_budget_that_is_kept_anyway_changes_nothing(place: Path, free: Artifact) -> None:
-    found = compile_(place, "wide", "1MBram")
-    assert found.plan == free.plan
-    assert kept_budgets(found)["memory"] is True
+    result = compile_(place, "wide", "1MBram")
+    assert result.plan == free.plan
+    assert kept_budgets(result)["memory"] is True
 
 
 def test_what_cannot_be_reached_says_what_is_needed(place: Path, held: Artifact) -> None:
@@ -97,8 +97,8 @@ def test_float_activations_leave_no_choice(place: Path) -> None:
 @pytest.mark.slow
 def test_another_budget_and_a_given_plan(place: Path, free: Artifact, held: Artifact) -> None:
     with quick():
-        found = ptqc.resolve(free.folder, output=place / "resolved", budget="200KBram", cache=place / "cache")
-        assert found.manifest["memory"]["needed_bytes"] <= 200_000
+        result = ptqc.resolve(free.folder, output=place / "resolved", budget="200KBram", cache=place / "cache")
+        assert result.manifest["memory"]["needed_bytes"] <= 200_000
         again: Any = {"output": place / "again", "cache": place / "cache", "plan": dict(held.plan)}
         assert kept_budgets(ptqc.resolve(free.folder, budget="150KBram", **again))["memory"] is True
         with pytest.raises(UsageError, match="the file of the given plan needs"):
@@ -110,16 +110,16 @@ def test_a_file_that_needs_more_is_delivered_with_a_warning(
 ) -> None:
     whole = memory.MemoryBudget.report
 
-    def report(*given: Any) -> Any:
+    def report(*arguments: Any) -> Any:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(memory, "loaded_bytes", lambda _proto: 2_000_000)
-            return whole(*given)
+            return whole(*arguments)
 
     monkeypatch.setattr(memory.MemoryBudget, "report", report)
     with quick():
         options: Any = {"output": place / "missed", "cache": place / "cache", "budget": "1MBram"}
-        found = ptqc.resolve(free.folder, **options)
-        assert kept_budgets(found)["memory"] is False
-        assert "over the budget of 1,000,000 B of memory" in " ".join(found.summary().split())
+        result = ptqc.resolve(free.folder, **options)
+        assert kept_budgets(result)["memory"] is False
+        assert "over the budget of 1,000,000 B of memory" in " ".join(result.summary().split())
         with pytest.raises(Missed, match="over the budget of 1,000,000 B of memory"):
             ptqc.resolve(free.folder, **options, strict=True, force=True)

@@ -24,17 +24,17 @@ def test_executed_conversions_are_the_predicted_ones(
     kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
     plan = any_plan(context, measured.options, {site.name: context.ranges[site.name] for site in kept})
     lowered, exported = packed(context, plan, table_parameters(context, plan.formats))
-    (found,) = speed.profile([quantized_subject(lowered, exported, plan, measured.feeds[0])], 0.01)
+    (result,) = speed.profile([quantized_subject(lowered, exported, plan, measured.feeds[0])], 0.01)
     network = network_of(context)
     operators = {operator.node for operator in network.operators}
-    assert set(found.charges) - operators == {
+    assert set(result.charges) - operators == {
         (what, tensor)
         for what in ("quantize", "dequantize")
         for tensor, ns in network.conversion_times(_counting(network, what), plan.params).items()
         if ns
     }
     layers = {layer.name for layer in context.layers}
-    assert layers <= set(found.charges)
+    assert layers <= set(result.charges)
     assert {name for name in network.on_codes(plan.params) if name in layers} == layers & set(plan.integer)
 
 
@@ -47,12 +47,12 @@ def _counting(network: clocks.Network, what: str) -> clocks.OpLatencies:
 
 def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "SECONDS", 0.01)
-    found = measure_times(measured.context, measured.options, SILENT)
+    result = measure_times(measured.context, measured.options, SILENT)
     layers = {layer.name for layer in measured.context.layers}
-    assert layers <= found.floats.keys()
-    assert layers <= found.integers.keys()
-    assert {"x", "ar", "br", "cr"} <= found.quantize.keys() & found.dequantize.keys()
-    assert found == clocks.OpLatencies.from_json(found.to_json())
+    assert layers <= result.floats.keys()
+    assert layers <= result.integers.keys()
+    assert {"x", "ar", "br", "cr"} <= result.quantize.keys() & result.dequantize.keys()
+    assert result == clocks.OpLatencies.from_json(result.to_json())
 
 
 def test_a_table_of_codes_is_charged_to_its_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_a_table_of_codes_is_charged_to_its_operator(tmp_path: Path, monkeypatch
     monkeypatch.setattr(clocks, "SECONDS", 0.01)
     graph = "g (float[N,8,32,32] x) => (float[N,8,32,32] y) { a = Conv(x, w, b) m = Mish(a) y = Conv(m, w, b) }"
     model = proto(graph, w=weight(8, 8, 1, 1), b=weight(8))
-    found = measured_model(model, samples(8, 32, 32, count=16), tmp_path, activations="integer", bits=(7,))
-    measured = measure_times(found.context, found.options, SILENT)
+    result = measured_model(model, samples(8, 32, 32, count=16), tmp_path, activations="integer", bits=(7,))
+    measured = measure_times(result.context, result.options, SILENT)
     assert {"a", "m", "y"} == measured.integers.keys()
     assert {"a", "m"} <= measured.quantize.keys() & measured.dequantize.keys()

@@ -29,11 +29,11 @@ def learner(
 ) -> ir.Model:
     """One operator of `ai.onnx.ml` on rows of FEATURES columns."""
     node = helper.make_node(op_type, ["x"], [name for name, _ in outputs], domain="ai.onnx.ml", **attributes)
-    given = [helper.make_tensor_value_info("x", kind, ["N", FEATURES])]
+    values = [helper.make_tensor_value_info("x", kind, ["N", FEATURES])]
     made = [
         helper.make_tensor_value_info(name, kind, ["N", "M"] if name == "scores" else ["N"]) for name, kind in outputs
     ]
-    graph = helper.make_graph([node], "g", given, made)
+    graph = helper.make_graph([node], "g", values, made)
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 1)]
     return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=8))
 
@@ -91,9 +91,9 @@ def test_one_row_of_coefficients_decides_between_two_classes(kind: str, of_strin
         post_transform=kind,
         **classes(2, of_strings),
     )
-    found = Runner(rewritten(model)).run({"x": ROWS})
-    assert len(set(found["label"].tolist())) == 2
-    assert found["scores"].shape == (len(ROWS), 2)
+    result = Runner(rewritten(model)).run({"x": ROWS})
+    assert len(set(result["label"].tolist())) == 2
+    assert result["scores"].shape == (len(ROWS), 2)
 
 
 def test_scores_of_zero_stay_zero_with_softmax_zero() -> None:

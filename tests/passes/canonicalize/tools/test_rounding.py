@@ -36,9 +36,9 @@ def model() -> ir.Model:
 class Doubled(FoldBatchNorm):
     """Folds, and then moves the weights by more than roundings do."""
 
-    def apply(self, given: Probed) -> Result[Probed]:
-        result = super().apply(given)
-        for value in given.model.graph.initializers.values():
+    def apply(self, model: Probed) -> Result[Probed]:
+        result = super().apply(model)
+        for value in model.model.graph.initializers.values():
             if value.name != "large":
                 assert value.const_value is not None
                 value.const_value = ir.tensor(value.const_value.numpy() * np.float32(1 + 1e-4), name=value.name)
