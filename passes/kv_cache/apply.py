@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorded_specs
+from ptqc.calibration.runnable import explaining
 from ptqc.calibration.samples import Samples, collect
 from ptqc.frontend import ModelSource
 from ptqc.kv_cache.form import CacheForm, packed_feeds
@@ -130,13 +131,26 @@ def with_packed_caches(
     """The model with its caches packed as asked for, its samples, and notes on what that loses; else all as it was.
 
     budget: chooses for caches of which nothing is asked. folder: for the samples. Raises UsageError where the model has
-    no such caches, Infeasible where no forms keep the budget, VerificationError where packing does not do what it says.
+    no such caches, CalibrationError for samples that it does not run on or whose caches are not finite, Infeasible
+    where no forms keep the budget, VerificationError where packing does not do what it says.
     """
     names = asked_names(source.model, requested, budget)
     if budget is None and set(names.values()) <= {FLOAT}:
         return PackedCaches(source, samples, judging)
     seen = CacheStatistics(source.model, samples)
-    chosen_forms = chosen(seen, names, budget)
+    with explaining(seen.runner, samples, input_specs(source.model)):
+        return _packed(source, seen, judging, chosen(seen, names, budget), budget, folder)
+
+
+def _packed(
+    source: ModelSource,
+    seen: CacheStatistics,
+    judging: Samples | None,
+    chosen_forms: ChosenForms,
+    budget: CacheBudget | None,
+    folder: Path,
+) -> PackedCaches:
+    samples = seen.samples
     forms = {name: form for name, form in chosen_forms.forms.items() if form is not None}
     result = CachesDescription.of(seen, chosen_forms, budget, seen.loss(forms) if seen.judged else None)
     if not forms:

@@ -95,16 +95,17 @@ class CacheStatistics:
     def _longest(self) -> Feeds:
         """What the largest sample leaves in each cache, by the name of the input."""
         (feeds,) = self.samples.largest
-        outputs = tensors_of(self._runner.run(feeds))
+        outputs = tensors_of(self.runner.run(feeds))
         return {name: outputs[str(cache.present.name)] for name, cache in self.caches.items()}
 
     @cached_property
-    def _runner(self) -> Runner:
+    def runner(self) -> Runner:
+        """Of the float model."""
         return Runner(self.model)
 
     @cached_property
     def _references(self) -> list[Feeds]:
-        return outputs_in_files(tensors_of(self._runner.run(feeds)) for feeds in self.judged)
+        return outputs_in_files(tensors_of(self.runner.run(feeds)) for feeds in self.judged)
 
     @cached_property
     def _measure(self) -> OutputLoss:
@@ -116,7 +117,7 @@ class CacheStatistics:
 
     def _rounded(self, feeds: Feeds, forms: Mapping[str, CacheForm]) -> Feeds:
         past = {name: form.unpack(*form.pack(feeds[name])) for name, form in forms.items()}
-        return tensors_of(self._runner.run({**feeds, **past}))
+        return tensors_of(self.runner.run({**feeds, **past}))
 
 
 LOSS, BYTES = "loss", "bytes"

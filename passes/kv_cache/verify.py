@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.errors import VerificationError
+from ptqc.errors import CalibrationError, VerificationError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.layers import Cache, find_caches
 from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
@@ -23,7 +23,10 @@ FACTOR = 1.01
 
 
 def check_packing(model: ir.Model, packed: ir.Model, forms: Mapping[str, CacheForm], samples: Iterable[Feeds]) -> None:
-    """Raises VerificationError naming the cache or the output that differs. samples: as the model itself takes them."""
+    """Raises VerificationError naming the cache or the output that differs. samples: as the model itself takes them.
+
+    Raises CalibrationError where the model hands on what is not finite.
+    """
     caches = [cache for cache in find_caches(model) if cache.name in forms]
     presents = {str(cache.present.name) for cache in caches}
     packed_inputs = [packed_feeds(feeds, forms) for feeds in islice(samples, SAMPLES)]
@@ -61,6 +64,11 @@ def _check_bits(name: str, form: CacheForm, unpacked_inputs: Iterable[Feeds], se
 def _check_cache(cache: Cache, form: CacheForm, past: list[np.ndarray], real: np.ndarray, feeds: Feeds) -> None:
     """past: its parts as they came in. real: what the model would hand on unpacked."""
     name, places = str(cache.present.name), past[0].shape[-2]
+    if not np.isfinite(real).all():
+        raise CalibrationError(
+            f"the cache {name} holds NaN or infinite values on the calibration samples, which cannot be packed: check "
+            f"the samples, or keep it in float with --kv-cache {cache.name}=float"
+        )
     stored = _parts(name, form, feeds)
     is_grown = real.shape[-2] > places
     if is_grown and not all(np.array_equal(new[..., :places, :], old) for new, old in zip(stored, past, strict=True)):

@@ -15,7 +15,7 @@ import ptqc
 from ptqc.budget import parse_budgets
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
-from ptqc.errors import Infeasible, UsageError
+from ptqc.errors import CalibrationError, Infeasible, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.frontend import ModelSource, read_model
 from ptqc.kv_cache.form import packed_feeds
@@ -142,6 +142,20 @@ def test_caches_that_cannot_be_packed_are_refused(
     samples = Samples(tmp_path, ())
     with pytest.raises(UsageError, match=expected):
         with_packed_caches(other, samples, None, "int4", None, tmp_path)
+
+
+def test_caches_that_are_not_finite_are_refused(llama: ModelSource, tmp_path: Path) -> None:
+    endless = CACHE.replace("present = Concat<axis=2>(past, x)", "z = Log(x) present = Concat<axis=2>(past, z)")
+    samples = [{"past": rows(0, 1, 2, 3, 4), "x": np.zeros((1, 2, 1, 4), np.float32)}] * 2
+    with pytest.raises(CalibrationError, match=r"cache present holds NaN or infinite .* with --kv-cache past=float"):
+        packed(replace(llama, model=parse(endless, 18)), tmp_path, "float16", samples)
+
+
+def test_samples_that_the_model_does_not_run_on_are_named(llama: ModelSource, tmp_path: Path) -> None:
+    open_channels = CACHE.replace("T,4] x", "T,C] x")
+    samples = [{"past": rows(0, 1, 2, 3, 4), "x": rows(1, 1, 2, 1, 5)}] * 2
+    with pytest.raises(CalibrationError, match="the model does not run on 'past' of shape"):
+        packed(replace(llama, model=parse(open_channels, 18)), tmp_path, "int8", samples)
 
 
 def test_kinds_are_checked() -> None:
