@@ -64,12 +64,12 @@ def taken_for_a_default(name: str) -> Changed:
 def merged_by_size(right: Any) -> Any:
     """Initializers of one type and size taken for equal."""
 
-    def merged(graph: Any, nodes: Any, tensor_of: Any) -> list[onnx.TensorProto]:
-        kept: list[onnx.TensorProto] = right(graph, nodes, tensor_of)
+    def merged(graph: Any, nodes: Any, *others: Any) -> list[onnx.TensorProto]:
+        tensors: list[onnx.TensorProto] = right(graph, nodes, *others)
         first: dict[Any, str] = {}
-        alias = {t.name: first.setdefault((t.data_type, tuple(t.dims)), t.name) for t in kept}
+        alias = {t.name: first.setdefault((t.data_type, tuple(t.dims)), t.name) for t in tensors}
         export.point_at(nodes, alias)
-        return [t for t in kept if alias[t.name] == t.name]
+        return [t for t in tensors if alias[t.name] == t.name]
 
     return merged
 
@@ -129,7 +129,7 @@ PACKING: dict[str, Fault] = {
         Entropy, "pack", given(lambda found: [np.roll(found[0], 1), *found[1:]]), "entropy", TUNED
     ),
     "bits after classes reversed": Fault(
-        Entropy, "pack", given(lambda found: [found[0], found[1][..., ::-1, :].copy(), *found[2:]]), "entropy", TUNED
+        Entropy, "pack", given(lambda found: [found[0], found[1][..., ::-1].copy(), *found[2:]]), "entropy", TUNED
     ),
     "codes of classes rotated": Fault(
         Entropy, "pack", given(lambda found: [*found[:3], np.roll(found[3], 1), found[4]]), "entropy", TUNED
