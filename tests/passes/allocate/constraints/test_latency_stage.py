@@ -262,6 +262,7 @@ def test_times_are_corrected_by_what_the_file_takes(job: CompileState, monkeypat
 
 
 def test_corrections_that_allow_nothing_keep_the_choice(job: CompileState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "load_average", lambda: 0.5)
     uncorrected = BUDGET.decide(job, context())
     monkeypatch.setattr(latency, "_trial", Trials(9.0, latency._trial))
     kept = BUDGET.decide(job, context())
