@@ -170,6 +170,10 @@ class Search(Protocol):
     def limit(self) -> int | None:
         """Bytes that a file should have at most."""
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the plan at hand is taken whatever its file has, as there is no other."""
+
     def allocate(self) -> AllocatedPlan:
         """The next plan. Raises Infeasible."""
 
@@ -186,6 +190,7 @@ class OnePlan:
 
     allocated: AllocatedPlan
     limit: int | None = None
+    is_last: bool = True
 
     def allocate(self) -> AllocatedPlan:
         """The plan."""
@@ -238,7 +243,7 @@ class PlanSearch:
         self._decided, self._options, self._limit, self._fixed_plan = analysis, options, limit, plan
         self._undecided = analysis.undecided if plan is None else replace(plan, formats={})
         self._problem = problem or problem_of(analysis, self._undecided, options)
-        self._attempts, self._is_last = ATTEMPTS, plan is not None
+        self._attempts, self.is_last = ATTEMPTS, plan is not None
         self._saved = 0  # bytes that the last file had less than with the numbers of the table
 
     @property
@@ -255,7 +260,7 @@ class PlanSearch:
             try:
                 allocation = best_within(self._problem, self._limit)
             except Infeasible:
-                self._is_last = True
+                self.is_last = True
                 return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
             result = AllocatedPlan(self._undecided.with_formats(allocation.choice), allocation, self._problem)
             reserved = 0 if self._saved else self._reserved
@@ -269,12 +274,12 @@ class PlanSearch:
         """Whether a plan with a file of so many bytes ends the search. Raises UsageError where a given one is over."""
         if self._fixed_plan is not None and self._limit is not None and written > self._limit:
             raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {self._limit:,}")
-        return self._is_last or self._keeps(allocated_plan, written)
+        return self.is_last or self._keeps(allocated_plan, written)
 
     def goes_on(self, allocated_plan: AllocatedPlan, written: int) -> bool:
         """Whether what the file saves buys a plan that is predicted to lose clearly less."""
         saved = allocated_plan.allocation.bytes - written
-        if self._limit is None or self._is_last or saved <= 0 or not self._attempts:
+        if self._limit is None or self.is_last or saved <= 0 or not self._attempts:
             return False
         problem = replace(self._problem, fixed=self._problem.fixed - saved)
         if best_within(problem, self._limit).loss > CLEARLY_LESS * allocated_plan.allocation.loss:
@@ -434,9 +439,13 @@ def fit_search(
         if earlier is not None and allocated.plan.formats == earlier.plan.formats:
             return earlier
         draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit, last)
-        last = Earlier(allocated.plan, {numbers.draw: numbers for numbers in draws})
         files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
         best = best_of(loss, files, limit)
+        if search.is_last and limit is not None and best.size > limit and analysis.draws is not None:
+            # There is no smaller plan, and the file of this one is known to fit with another draw.
+            draws, notes = reconstruct(replace(analysis, draws=None), options, allocated.plan, stored, limit, last)
+            best = best_of(loss, [_file(analysis, options, allocated.plan, numbers) for numbers in draws], limit)
+        last = Earlier(allocated.plan, {numbers.draw: numbers for numbers in draws})
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):
             tuned, more = tune(analysis, allocated.plan, best.tuned)
             best, notes = _file(analysis, options, allocated.plan, tuned), [*notes, *more]

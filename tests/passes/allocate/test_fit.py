@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ptqc.errors import Infeasible, UsageError
 from ptqc.formats import FLOAT16, PORTABLE_BITS, Format, Integer
 from ptqc.passes.allocate import fit
 from ptqc.passes.allocate.fit import CLEARLY_LESS, TRIES, HeldBackLoss, better_of
-from ptqc.passes.allocate.state import QuantizedModel
+from ptqc.passes.allocate.state import PackedModel, QuantizedModel
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
 from ptqc.utils.deadline import Deadline
 
@@ -75,6 +76,27 @@ def test_a_limit_below_the_smallest_file_is_infeasible(measured: Measured) -> No
     with pytest.raises(Infeasible, match="5,000 bytes cannot be met") as refusal:
         measured.fit(5_000)
     assert len(measured.fit(refusal.value.smallest).exported.data) <= refusal.value.smallest
+
+
+def test_the_smallest_plan_takes_another_draw_where_the_one_asked_for_is_too_large(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Larger(PackedModel):
+        @property
+        def size(self) -> int:
+            return self.exported.size + 100
+
+    def larger(*arguments: Any) -> PackedModel:
+        file = right(*arguments)
+        return Larger(file.tuned, file.lowered, file.exported) if file.tuned.draw == 1 else file
+
+    with pytest.raises(Infeasible) as refusal:
+        measured.fit(5_000)
+    right = fit._file
+    monkeypatch.setattr(fit, "_file", larger)
+    one_draw = replace(measured, context=replace(measured.context, draws=(1,)))
+    assert one_draw.fit(refusal.value.smallest).tuned.draw == 0
+    assert one_draw.fit(10_000).tuned.draw == 1
 
 
 def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
