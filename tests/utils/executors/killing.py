@@ -23,11 +23,15 @@ GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gem
 
 @dataclass
 class Killable:
-    """One command, started anew until it was not killed. executor: its options; more: of its environment."""
+    """One command, started anew until it was not killed.
+
+    executor: its options. more: of its environment. patience: seconds in which its processes have to be gone.
+    """
 
     folder: Path
     executor: Sequence[str] = ("--executor", "processes", "--workers", "2")
     more: dict[str, str] = field(default_factory=dict)
+    patience: float = 20
     mark: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def __post_init__(self) -> None:
@@ -53,7 +57,7 @@ class Killable:
         said = running.communicate()[1]
         assert said == ""
         assert running.returncode == 0
-        assert gone(marked(self.mark))
+        assert gone(marked(self.mark), self.patience)
         # ONNX Runtime keeps a file there whose name begins with a dot.
         assert [path.name for path in self.temporary.iterdir() if not path.name.startswith(".")] == []
         shutil.rmtree(self.temporary)
@@ -94,7 +98,7 @@ def check_killed(one: Killable, usual: Usual, seed: int, victims: Callable[[int,
             continue
     if running.pid in killed or running.poll() not in (0, None):
         running.communicate()
-        assert gone(started)
+        assert gone(started, one.patience)
         running = one.start()
     (files, entries), (usual_files, usual_entries) = one.finish(running), usual.found
     assert files == usual_files
