@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.errors import CalibrationError, VerificationError
+from ptqc.errors import CalibrationError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.layers import Cache, find_caches
 from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
@@ -25,7 +25,7 @@ FACTOR = 1.01
 def check_packing(model: ir.Model, packed: ir.Model, forms: Mapping[str, CacheForm], samples: Iterable[Feeds]) -> None:
     """Raises VerificationError naming the cache or the output that differs. samples: as the model itself takes them.
 
-    Raises CalibrationError where the model hands on what is not finite.
+    Raises CalibrationError where the model hands on what is not finite, UsageError where it is no cache that grows.
     """
     caches = [cache for cache in find_caches(model) if cache.name in forms]
     presents = {str(cache.present.name) for cache in caches}
@@ -72,6 +72,11 @@ def _check_cache(cache: Cache, form: CacheForm, past: list[np.ndarray], real: np
     stored = _parts(name, form, feeds)
     is_grown = real.shape[-2] > places
     if is_grown and not all(np.array_equal(new[..., :places, :], old) for new, old in zip(stored, past, strict=True)):
+        if not np.array_equal(real[..., :places, :], form.unpack(*past)):
+            raise UsageError(
+                f"the model does not hand on what comes in as {cache.name} at the beginning of {name}, so it cannot be "
+                f"packed: keep it in float with --kv-cache {cache.name}=float"
+            )
         raise VerificationError(f"{name} does not hand on what came in as {cache.name}, packed as {form.name}")
     errors, least = (np.abs(form.unpack(*parts) - real).max(-1) for parts in (stored, form.pack(real)))
     if not (errors <= FACTOR * least + ROUNDING * np.abs(real).max(-1)).all():

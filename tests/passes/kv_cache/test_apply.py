@@ -151,6 +151,13 @@ def test_caches_that_are_not_finite_are_refused(llama: ModelSource, tmp_path: Pa
         packed(replace(llama, model=parse(endless, 18)), tmp_path, "float16", samples)
 
 
+def test_a_cache_that_grows_at_its_beginning_is_refused(llama: ModelSource, tmp_path: Path) -> None:
+    model = parse(CACHE.replace("(past, x)", "(x, past)"), 18)
+    samples = [{"past": rows(0, 1, 2, 3, 4), "x": rows(1, 1, 2, 1, 4)}] * 2
+    with pytest.raises(UsageError, match=r"does not hand on what comes in as past at the .* --kv-cache past=float"):
+        packed(replace(llama, model=model), tmp_path, "int8", samples)
+
+
 def test_samples_that_the_model_does_not_run_on_are_named(llama: ModelSource, tmp_path: Path) -> None:
     open_channels = CACHE.replace("T,4] x", "T,C] x")
     samples = [{"past": rows(0, 1, 2, 3, 4), "x": rows(1, 1, 2, 1, 5)}] * 2
