@@ -388,8 +388,7 @@ class _State:
     @property
     def tuned(self) -> QuantizedParameters:
         """The answers, and by how much they are closer on held-back columns than the table's."""
-        losses = self.before, self.after
-        return QuantizedParameters(self.weights, self.biases, self.unsolved, losses=losses, draw=self.draw)
+        return QuantizedParameters(self.weights, self.biases, self.unsolved, (self.before, self.after), self.draw)
 
     @property
     def strength(self) -> float:

@@ -55,15 +55,15 @@ Candidates = Mapping[str, Sequence[tuple[QuantizedWeight, float]]]
 class QuantizedParameters:
     """The numbers of a whole model: name of weight or table -> solution, layer name -> bias (None: no bias).
 
-    solved_alone: layers with numbers as they were solved alone, as there was no time for more. samples: how many they
-    were fitted to and judged on, and how many there would have been with enough time. losses: of the numbers that were
-    given and of these, on held-back samples, as the pass that found them measures it. draw: the reconstruction that
-    they are of.
+    solved_alone: layers with numbers as they were solved alone, as there was no time for more. losses: of the numbers
+    that were given and of these, on held-back samples, as the pass that found them measures it. draw: the
+    reconstruction that they are of. samples: how many they were fitted to and judged on, and how many there would have
+    been with enough time.
     """
 
     weights: Mapping[str, QuantizedWeight]
     biases: Mapping[str, np.ndarray | None]
     solved_alone: int = 0
-    samples: tuple[int, int] = (0, 0)
     losses: tuple[float, float] = (0.0, 0.0)
     draw: int = 0
+    samples: tuple[int, int] = (0, 0)

@@ -101,45 +101,49 @@ PACKING: dict[str, Fault] = {
     "nibbles swapped": Fault(planes, "pack", given(nibbles_swapped), "image", TUNED),
     "signed codes taken for unsigned": Fault(constants, "common", given(unsigned), "image", TUNED),
     "levels of a codebook rotated": Fault(
-        codebook, "indices", given(lambda found: (found[0], np.roll(found[1], 1, axis=0))), "codebook", TUNED
+        codebook, "indices", given(lambda result: (result[0], np.roll(result[1], 1, axis=0))), "codebook", TUNED
     ),
     "halves of pairs swapped": Fault(
-        codebook, "indices", given(lambda found: (found[0], found[1][:, ::-1].copy())), "pairs", TUNED
+        codebook, "indices", given(lambda result: (result[0], result[1][:, ::-1].copy())), "pairs", TUNED
     ),
     "zeros at other places": Fault(
-        Masked, "pack", given(lambda found: [np.roll(found[0], 1), *found[1:]]), "pruned", TUNED
+        Masked, "pack", given(lambda result: [np.roll(result[0], 1), *result[1:]]), "pruned", TUNED
     ),
-    "another pattern of four": Fault(TwoOfFour, "mask_of", given(lambda found: 5 - found), "two of four", TUNED),
+    "another pattern of four": Fault(TwoOfFour, "mask_of", given(lambda result: 5 - result), "two of four", TUNED),
     "levels behind zeros rotated": Fault(
-        SparseCodebook, "index_of", given(lambda found: (found[0], [np.roll(found[1][0], 1)])), "pruned", TUNED
+        SparseCodebook, "index_of", given(lambda result: (result[0], [np.roll(result[1][0], 1)])), "pruned", TUNED
     ),
     "states of a trellis rotated": Fault(
-        Trellis, "pack", given(lambda found: [found[0], np.roll(found[1], 1), *found[2:]]), "trellis", TUNED
+        Trellis, "pack", given(lambda result: [result[0], np.roll(result[1], 1), *result[2:]]), "trellis", TUNED
     ),
     "bits of a path reversed": Fault(
-        Trellis, "pack", given(lambda found: [found[0][::-1].copy(), *found[1:]]), "trellis", TUNED
+        Trellis, "pack", given(lambda result: [result[0][::-1].copy(), *result[1:]]), "trellis", TUNED
     ),
     "a path that begins elsewhere": Fault(
-        Trellis, "parameters_of", given(lambda found: {**found, "h": [row - 1 for row in found["h"]]}), "trellis", TUNED
+        Trellis,
+        "parameters_of",
+        given(lambda result: {**result, "h": [row - 1 for row in result["h"]]}),
+        "trellis",
+        TUNED,
     ),
     "paths of other rows": Fault(
-        RowTrellis, "pack", given(lambda found: [np.roll(found[0], 1, axis=0), *found[1:]]), "table", TUNED
+        RowTrellis, "pack", given(lambda result: [np.roll(result[0], 1, axis=0), *result[1:]]), "table", TUNED
     ),
     "classes of other weights": Fault(
-        Entropy, "pack", given(lambda found: [np.roll(found[0], 1), *found[1:]]), "entropy", TUNED
+        Entropy, "pack", given(lambda result: [np.roll(result[0], 1), *result[1:]]), "entropy", TUNED
     ),
     "bits after classes reversed": Fault(
-        Entropy, "pack", given(lambda found: [found[0], found[1][..., ::-1].copy(), *found[2:]]), "entropy", TUNED
+        Entropy, "pack", given(lambda result: [result[0], result[1][..., ::-1].copy(), *result[2:]]), "entropy", TUNED
     ),
     "codes of classes rotated": Fault(
-        Entropy, "pack", given(lambda found: [*found[:3], np.roll(found[3], 1), found[4]]), "entropy", TUNED
+        Entropy, "pack", given(lambda result: [*result[:3], np.roll(result[3], 1), result[4]]), "entropy", TUNED
     ),
     "unit of a bias lost": Fault(
-        constants, "recovered_bias", given(lambda found: (found[0], 2 * found[1])), "image", DIFFER
+        constants, "recovered_bias", given(lambda result: (result[0], 2 * result[1])), "image", DIFFER
     ),
     "scales rounded when they are stored": Fault(constants, "roots", given(rounded_late), "words", TUNED),
     "scales of the channels permuted": Fault(
-        constants, "roots", given(lambda found: (np.roll(found[0], 1), found[1])), "words", TUNED
+        constants, "roots", given(lambda result: (np.roll(result[0], 1), result[1])), "words", TUNED
     ),
     "unequal constants merged": Fault(export, "shared_constants", merged_by_size, "pairs", TUNED),
     "transB taken for a default": Fault(export, "_is_default", taken_for_a_default("transB"), "pairs", DIFFER),

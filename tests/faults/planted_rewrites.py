@@ -136,7 +136,7 @@ REWRITES: dict[str, Fault] = {
     "stale value folded": Fault(
         fold_constants,
         "_evaluate",
-        given(lambda found: [array // 2 for array in found]),
+        given(lambda result: [array // 2 for array in result]),
         "image",
         "fold-constants changed output",
     ),

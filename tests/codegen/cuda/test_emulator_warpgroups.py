@@ -162,8 +162,8 @@ def problem(
     columns = b.shape[1]
     bits = aligned(np.array([tables.descriptor(**matrix) + (start >> 4)], np.uint64))
     result = aligned(np.zeros((THREADS, columns // 2), np.int32))
-    values = (image(b, start=start, **matrix), fragments(a, tables.place_of_a, 16), bits)
-    text = built(name, *values, fragments(c, tables.place_of_d, columns // 2), result, threads=THREADS, order=order)
+    arguments = (image(b, start=start, **matrix), fragments(a, tables.place_of_a, 16), bits)
+    text = built(name, *arguments, fragments(c, tables.place_of_d, columns // 2), result, threads=THREADS, order=order)
     return text, result
 
 
@@ -279,8 +279,8 @@ def test_what_a_gpu_leaves_undefined_ends_the_launch(name: str, said: str, order
 )
 def test_a_descriptor_has_to_make_sense(bits: int, said: str, built: Emulated) -> None:
     a, b, c = drawn(8)
-    values = image(b, 2, 16, 512, 0), fragments(a, tables.place_of_a, 16), aligned(np.array([bits], np.uint64))
-    text = built("columns_8", *values, fragments(c, tables.place_of_d, 4), aligned(np.zeros((THREADS, 4), np.int32)),
+    arguments = image(b, 2, 16, 512, 0), fragments(a, tables.place_of_a, 16), aligned(np.array([bits], np.uint64))
+    text = built("columns_8", *arguments, fragments(c, tables.place_of_d, 4), aligned(np.zeros((THREADS, 4), np.int32)),
                  threads=THREADS)  # fmt: skip
     assert said in text
 
