@@ -59,8 +59,8 @@ from ptqc.utils.threads import one_blas_thread
 
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
 MEASURING_SHARE = 0.6
-# Share of the weights that are measured at least; below it no file is made.
-FLOOR = 0.1
+# Share of the weights that are measured at least; below it guesses decide too much, and no file is made.
+FLOOR = 0.5
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from ptqc.ir.protos import reads
 from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.ir.sites import ScaleGroup
 from ptqc.losses import AUTO, OutputLoss, flawed_values, recognize
-from ptqc.notes import Level, Note, out_of_time, unfit
+from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.allocate.choose_activations import limit_of
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.phases import Sensitivities, WeightCandidates
@@ -65,8 +65,6 @@ ONE_FORMAT = "that can take only one format are taken to be like those of others
 LEFT_OUT = "are NaN or infinite in the float model: no loss was measured there"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
-# Share of the weights below which what is guessed of the others decides too much.
-FIT = 0.5
 # Power of the noise, relative to an output's, that tells what an error costs where nothing was measured.
 NOISE = 1e-3
 
@@ -139,7 +137,7 @@ class MeasureSensitivity:
             notes.append(
                 out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(candidates.weights)} weights, roughly")
             )
-            notes += self._check_floor(len(anchors), len(forms), pace)
+            self._check_floor(len(anchors), len(forms), pace)
             sites.assume_the_rest()
         names = (weight.name for weight in candidates.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
@@ -154,12 +152,11 @@ class MeasureSensitivity:
         )
         return Result(result, True, tuple(notes))
 
-    def _check_floor(self, measured: int, weights: int, pace: Pace) -> list[Note]:
-        """What there is to say where few weights were measured; see `apply`."""
-        message = f"there was time to measure what {measured} of {weights} weights lose; the others are guesses"
+    def _check_floor(self, measured: int, weights: int, pace: Pace) -> None:
+        """Raises TimeTooShort; see `apply`."""
         if measured < self.floor * weights:
+            message = f"there was time to measure what {measured} of {weights} weights lose; the others are guesses"
             raise TimeTooShort(message, pace.whole)
-        return [unfit(message)] if measured < FIT * weights else []
 
     def _forms_of(self, candidates: WeightCandidates) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""

@@ -162,7 +162,7 @@ ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 HURRIED_COST = 0.1
 # Seconds that a weight takes in any case and for each number in each format, and products per second; they decide what
 # progress says, and how a time limit is kept.
-EACH, NUMBER, SPEED = 0.07, 4e-7, 5e10
+EACH, NUMBER, SPEED = 0.15, 3e-7, 5e10
 # Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
 FORMAT_BYTES = 2**28
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.

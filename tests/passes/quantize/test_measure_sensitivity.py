@@ -18,7 +18,7 @@ from ptqc.execution.walk import Slicer, Suffix
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
 from ptqc.ir.layers import Weight
 from ptqc.losses import UNITS, OutputLoss, recognize
-from ptqc.notes import Level, reasons_unfit
+from ptqc.notes import Level
 from ptqc.passes.quantize import measure_sensitivity
 from ptqc.passes.quantize.measure_sensitivity import (
     NEGLIGIBLE,
@@ -271,7 +271,7 @@ def test_without_time_losses_follow_the_local_errors(context: Sensitivities, qua
     late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
     result = MeasureSensitivity().apply(late)
     late, notes = result.output, list(result.notes)
-    assert [note.step for note in notes] == ["time-limit", "not-fit-for-use"]
+    assert [note.step for note in notes] == ["time-limit"]
     assert set(late.site_losses) == {site.name for site in late.sites}
     assert set(late.weight_losses) == set(context.weight_losses)
     for weight in context.weights:
@@ -388,7 +388,5 @@ def test_the_loss_of_an_error_depends_on_the_outputs() -> None:
 def test_too_few_measured_weights_are_no_ground_for_a_file(context: Sensitivities) -> None:
     late = replace(context, deadline=Deadline(0.0))
     with pytest.raises(TimeTooShort, match=r"measure what 0 of \d weights lose") as raised:
-        MeasureSensitivity(floor=0.1).apply(late)
+        MeasureSensitivity(floor=0.5).apply(late)
     assert raised.value.seconds > 0
-    notes = MeasureSensitivity().apply(late).notes
-    assert ["of" in reason for reason in reasons_unfit(notes)] == [True]
