@@ -151,12 +151,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
     parser.add_argument("--record", action="store_true", help="in the data that documents are written from, too")
-    parser.add_argument("--record-formats", action="store_true", help="in the data on formats")
+    parser.add_argument("--record-formats", action="store_true", help="in the data on formats; with --formats")
     parser.add_argument("--record-calibration", action="store_true", help="in the data on calibration")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
     arguments = parser.parse_args()
     if arguments.record and (changed := [name for name, usual in USUAL.items() if vars(arguments)[name] != usual]):
         parser.error(f"--record is for compiles with default options: leave out --{', --'.join(changed)}")
+    if arguments.record_formats and not arguments.formats:
+        parser.error("--record-formats is for compiles with --formats; --record has those with the usual ones")
     return arguments
 
 
@@ -172,7 +174,7 @@ def main() -> None:
     if arguments.record:
         harness.record(harness.FIGURES / "accuracy.json", [_recorded(row) for row in rows if "score" in row], facts)
     if arguments.record_formats:
-        about = {"formats": arguments.formats or "usual", "seed": arguments.seed}
+        about = {"formats": arguments.formats, "seed": arguments.seed}
         recorded = [{**_recorded(row), **about} for row in rows if "score" in row]
         harness.record(harness.FIGURES / "formats.json", recorded, facts, *about)
     if arguments.record_calibration:

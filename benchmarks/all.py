@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from figures import WITHOUT
 from harness import FIGURES, RESULTS, ROOT, Column, number
+from wild_list import listed as foreign_models
 
 STATE, LOGS = FIGURES / "all.json", RESULTS / "all"
 PASSED, FAILED, STOPPED = "passed", "FAILED", "STOPPED"
@@ -43,6 +45,7 @@ CPU = (*COMPILE, "codegen/cpu", "codegen/kernels", "codegen/program", "ptqc/runt
 CUDA = (*COMPILE, "codegen/cuda", "codegen/kernels", "codegen/program")
 FOREIGN = (*COMPILE, "codegen/qdq", "codegen/litert", "codegen/foreign")
 MICRO = (*COMPILE, "codegen/c", "codegen/program")
+WILD = ("benchmarks/wild", "benchmarks/wild_judges.py", "benchmarks/wild_list.py", "benchmarks/wild_environments.py")
 COMMON = ("benchmarks/harness.py", "benchmarks/tasks.py", "benchmarks/agreement.py", "models")
 NETWORKS = (
     *("cifar10_resnet20", "cifar10_resnet56", "digits_resnet_dw", "espcn_x3_224", "mlperftiny_ad_autoencoder"),
@@ -60,6 +63,18 @@ JUDGED = (
     *("cifar10_resnet20", "digits_resnet_dw", "espcn_x3_224", *TINY, "mobilenetv2_imagenette", "silero_vad_16k"),
     *("squeezenet1_1", "stories260K", "tiny_gru_tagger"),
 )
+# Networks that are compiled without trellis and entropy codes, too, which they are tried with.
+COMPARED = (
+    *("cifar10_resnet20", "cifar10_resnet56", "digits_resnet_dw", "mlperftiny_ad_autoencoder"),
+    *("mlperftiny_vww_mbv1_025_96", "mobilenet_v1_075_224", "mobilenetv2_imagenette", "silero_vad_16k"),
+    *("squeezenet1_1", "stories260K", "yolox_nano_416"),
+)
+# Recipes of other tools by network: all of them for small ones, on which those that search end in minutes.
+FEW_RECIPES = "onnxruntime:int8,onnxruntime:int4-weights,aimet:w8a8,aimet:w4a8,quark:int8"
+BESIDE = {
+    **dict.fromkeys(("mlperftiny_ic_resnet8", "mlperftiny_kws_dscnn"), ""),
+    **dict.fromkeys(("cifar10_resnet20", "squeezenet1_1", "mobilenetv2_imagenette"), f" --recipes {FEW_RECIPES}"),
+}
 # Networks that are compiled with 8 bits everywhere, and those that are compiled without data.
 EVEN = (
     *("cifar10_resnet20", "cifar10_resnet56", "mobilenet_v1_075_224", "mobilenetv2_imagenette"),
@@ -119,6 +134,15 @@ def pieces() -> Iterator[Piece]:
         yield Piece(f"time limits {task}", f"time_limits.py --tasks {task} --record")
     for task in JUDGED:
         yield Piece(f"loss budgets {task}", f"loss_budgets.py --tasks {task} --record")
+    for task, recipes in BESIDE.items():
+        command = f"peers.py --tasks {task}{recipes} --timeout 420 --record"
+        yield Piece(f"peers {task}", command, (*COMPILE, "benchmarks/peer_recipes"), needs=("peers",))
+    for task in COMPARED:
+        command = f"accuracy.py --tasks {task} --budgets 13%,10%,8% --formats {WITHOUT} --record-formats"
+        yield Piece(f"formats {task}", command)
+    for family in dict.fromkeys(model.family for model in foreign_models()[0]):
+        command = f"wild.py build compile table --only {family} --record"
+        yield Piece(f"wild {family}", command, (*COMPILE, *WILD))
     for task in PREDICTED:
         yield Piece(f"two budgets {task}", f"latency_budgets.py --tasks {task} --record", CPU)
     for task in DRAWN:
@@ -215,7 +239,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="pieces whose name has this text")
     parser.add_argument("--again", action="store_true", help="pieces that are done, too")
     parser.add_argument("--minutes", type=float, default=170.0, help="after which no piece is started")
-    parser.add_argument("--peers", type=Path, help="where install_peers.py put OpenVINO")
+    parser.add_argument("--peers", type=Path, help="where install_peers.py put the other tools")
     parser.add_argument("--llama", type=Path, help="where llama-cpp-python and gguf are installed")
     parser.add_argument("--cmsis-nn", type=Path, help="a checkout of github.com/ARM-software/CMSIS-NN")
     arguments = parser.parse_args()

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean, mean
+from statistics import geometric_mean
 
 import agreement
 import charts
@@ -108,7 +108,6 @@ PRUNING = (
 FORMATS = (
     Column("network", "task"),
     Column("budget", "budget"),
-    Column("seeds", "seeds", number(0)),
     Column("measure", "measure"),
     Column("without", "without", significant(3)),
     Column("with", "with", significant(3)),
@@ -243,11 +242,10 @@ def calibration() -> str:
 
 
 def formats() -> str:
-    """Means over seeds, with trellis codes and without, and their geometric means over networks."""
-    measured: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for row in rows("formats"):
-        measured.setdefault((row["task"], row["budget"]), {}).setdefault(row["formats"], []).append(row)
-    compared = [_compared(*key, both[WITHOUT], both["usual"]) for key, both in measured.items()]
+    """Files with trellis codes and without, and geometric means over networks."""
+    usual = {(row["task"], row["budget"]): row for row in rows("accuracy")}
+    without = [row for row in rows("formats") if row["formats"] == WITHOUT]
+    compared = [_compared(row, usual[row["task"], row["budget"]]) for row in without]
     compared.sort(key=lambda row: (-float(row["budget"][:-1]), row["measure"], row["task"]))
     means = []
     for budget, measure in dict.fromkeys((row["budget"], row["measure"]) for row in compared):
@@ -257,15 +255,12 @@ def formats() -> str:
     return markdown([*compared, *means], FORMATS)
 
 
-def _compared(task: str, budget: str, without: Sequence[Row], usual: Sequence[Row]) -> Row:
-    """Means of files of one network and budget; without, usual: rows of the same seeds."""
-    measure = "KL nat" if usual[0].get("kl_nat") is not None else "relative error"
-    key = "kl_nat" if measure == "KL nat" else "relative_error"
-    old, new = (mean(row[key] for row in several) for several in (without, usual))
-    scores = (mean(row["score"] for row in several) for several in (without, usual))
-    about = {"task": task, "budget": budget, "seeds": len(usual), "measure": measure}
-    about |= {"float_score": usual[0]["float_score"], "without": old, "with": new, "ratio": new / old}
-    return {**about, **dict(zip(("score without", "score with"), scores, strict=True))}
+def _compared(without: Row, usual: Row) -> Row:
+    """Two files of one network and budget."""
+    measure, key = ("KL nat", "kl_nat") if usual.get("kl_nat") is not None else ("relative error", "relative_error")
+    about = {name: usual[name] for name in ("task", "budget", "float_score")}
+    about |= {"measure": measure, "without": without[key], "with": usual[key], "ratio": usual[key] / without[key]}
+    return {**about, "score without": without["score"], "score with": usual["score"]}
 
 
 def runtimes() -> str:
@@ -436,7 +431,16 @@ def peers() -> str:
         row = by_peer[task, peer]
         ours = f"{row['ptqc_difference']:+.2f}, {100 * row['ptqc_top1_agreement']:.1f} % same"
         theirs = f"{row['difference']:+.2f}, {100 * row['top1_agreement']:.1f} % same"
-        lines.append([task, RECIPES[peer], percent(1)(row["share"]), theirs, percent(1)(row["ptqc_share"]), ours])
+        lines.append(
+            [
+                task,
+                RECIPES[peer],
+                percent(1)(row["share_of_float"]),
+                theirs,
+                percent(1)(row["ptqc_share_of_float"]),
+                ours,
+            ]
+        )
     return _table(["network", "tool", "bytes", "score", "ptqc: bytes", "ptqc: score"], lines)
 
 

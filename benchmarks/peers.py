@@ -1,8 +1,10 @@
 """What other quantizers give at what bytes, and ptqc in no more bytes; all scored by stock ONNX Runtime.
 
 python benchmarks/install_peers.py FOLDER
-python benchmarks/peers.py FOLDER [--tasks a,b] [--recipes onnxruntime:int8,aimet:w4a8] [--samples 256] [--effort 0.1]
-                           [--out results.json]
+python benchmarks/peers.py --peers FOLDER [--tasks a,b] [--recipes onnxruntime:int8,aimet:w4a8] [--samples 256]
+                           [--effort 0.1] [--out results.json] [--record]
+
+--record puts the rows into figures/peers.json.
 """
 
 import argparse
@@ -43,6 +45,7 @@ RECIPES = (
 COMPRESSED = 0.6  # of the float bytes: what is not even that much smaller says nothing about a budget
 SCORING_THREADS = 1  # nothing is timed here, and threads that wait for one another make a busy machine busier
 OF_PTQC = "ptqc_"
+ABSENT = "not installed"
 
 
 def file_columns(heading: str, prefix: str = "") -> tuple[Column, ...]:
@@ -110,9 +113,9 @@ def answer(stdout: str, stderr: str, code: int) -> dict[str, Any]:
 def quantize(recipe: str, setting: Setting, target: Path) -> dict[str, Any]:
     """Run a recipe in its peer's environment."""
     peer, name = recipe.split(":")
-    python = interpreter(setting.arguments.folder, peer)
+    python = interpreter(setting.arguments.peers, peer)
     if not python.is_file():
-        return {"note": "not installed"}
+        return {"note": ABSENT}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # an earlier run's file must not pass for this one's
     script = SCRIPTS / f"{peer}_recipes.py"
@@ -200,13 +203,14 @@ def joined(row: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
 
 def parse() -> argparse.Namespace:
     parser = harness.command_line_of_tasks(__doc__)
-    parser.add_argument("folder", type=Path, help="the peers' environments, as install_peers.py makes them")
+    parser.add_argument("--peers", type=Path, required=True, help="where install_peers.py put them")
     parser.add_argument("--recipes", default=",".join(RECIPES), help="comma-separated PEER:RECIPE; default: all")
     parser.add_argument(
         "--effort", type=float, default=1, help="share of the optimizing steps that each peer recommends"
     )
     parser.add_argument("--artifacts", type=Path, default=RESULTS / "peers", help="where the written files are put")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that one recipe or compile may take")
+    parser.add_argument("--record", action="store_true", help="in the data that documents are written from, too")
     parser.set_defaults(calibration=REAL, seed=0, pipeline="light", target=None)
     arguments = parser.parse_args()
     if unknown := set(arguments.recipes.split(",")) - set(RECIPES):
@@ -223,6 +227,10 @@ def main() -> None:
             write_npz(samples, pack(task.calibration(arguments.samples)))
             rows += measure(Setting(task, samples, in_child(score_float, task.name), arguments))
         harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        tried = [row for row in rows if row.get("note") != ABSENT]
+        recorded = [{"budget": "", **{column.key: row.get(column.key) for column in COLUMNS}} for row in tried]
+        harness.record(harness.FIGURES / "peers.json", recorded, facts, "peer")
     harness.print_results(rows, COLUMNS, facts)
 
 

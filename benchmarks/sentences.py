@@ -125,7 +125,7 @@ def peer(task: str, name: str) -> Row:
 def lost(task: str, name: str) -> tuple[str, str, str]:
     """Percent of the bytes, and the points that another tool and ptqc lose in these."""
     row = peer(task, name)
-    return f"{100 * row['share']:.1f}", f"{-row['difference']:.1f}", f"{-row['ptqc_difference']:.1f}"
+    return f"{100 * row['share_of_float']:.1f}", f"{-row['difference']:.1f}", f"{-row['ptqc_difference']:.1f}"
 
 
 def at_4_bits() -> tuple[str, str, str]:
@@ -150,7 +150,7 @@ def judged() -> tuple[str, str, str]:
 def beside_int8() -> tuple[str, ...]:
     """Seconds of ONNX Runtime's int8 and of ptqc, and percent by which ptqc's files are smaller."""
     selected = [row for row in rows("peers") if row["peer"] == f"onnxruntime {INT8}"]
-    smaller = [100 * (1 - row["ptqc_share"] / row["share"]) for row in selected]
+    smaller = [100 * (1 - row["ptqc_share_of_float"] / row["share_of_float"]) for row in selected]
     times = (spread([row[key] for row in selected]) for key in ("seconds", "ptqc_seconds"))
     return (*next(times), word(len(selected)), *next(times), *spread(smaller))
 

@@ -1,8 +1,10 @@
 """Compile models that nobody of this project made, as a new user would, and see whether they answer as before.
 
-python benchmarks/wild.py build   [--only a,b] [--work build/wild]
-python benchmarks/wild.py compile [--only a,b] [--work build/wild] [--budget 25%] [--timeout 300]
-python benchmarks/wild.py table   [--only a,b] [--work build/wild] [--out results.json]
+python benchmarks/wild.py build compile table [--only a,b] [--work build/wild] [--budget 25%] [--timeout 300]
+                                              [--out results.json] [--record]
+
+Does the steps that are named: make the models, compile them, print what came of it. --only: models, or families.
+--record puts the rows of the table into figures/wild.json.
 """
 
 import argparse
@@ -268,7 +270,11 @@ def print_table(models: Sequence[Model], arguments: argparse.Namespace) -> None:
     rows, facts = stored_rows(models, arguments.work), harness.machine()
     harness.write_results(arguments.out, rows, facts)
     if arguments.record:
-        measured = [{"task": row["model"], "budget": arguments.budget, **row} for row in rows]
+        about = [column.key for column in COLUMNS if column.key != "model"]
+        measured = [
+            {"task": row["model"], "budget": arguments.budget, **{key: row[key] for key in about if key in row}}
+            for row in rows
+        ]
         harness.record(harness.FIGURES / "wild.json", measured, facts)
     harness.print_results(rows, COLUMNS, facts)
     print("", *tally(rows, listed()[1]), sep="\n")
@@ -279,8 +285,8 @@ STEPS = {"build": build_all, "compile": compile_all, "table": print_table}
 
 def parse() -> argparse.Namespace:
     parser = harness.command_line(__doc__)
-    parser.add_argument("step", choices=STEPS)
-    parser.add_argument("--only", help="models separated by commas; default: all")
+    parser.add_argument("steps", nargs="+", choices=STEPS)
+    parser.add_argument("--only", help="models and families, separated by commas; default: all")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wild", help="where everything is kept")
     parser.add_argument("--environments", type=Path, help="where the exporters are installed; default: in --work")
     parser.add_argument("--budget", default="25%")
@@ -293,7 +299,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    STEPS[arguments.step](chosen(arguments.only, listed()[0]), arguments)
+    for step in arguments.steps:
+        STEPS[step](chosen(arguments.only, listed()[0]), arguments)
 
 
 if __name__ == "__main__":

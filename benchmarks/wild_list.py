@@ -39,10 +39,11 @@ def _model(entry: Mapping[str, Any]) -> Model:
 
 
 def chosen(names: str | None, models: Iterable[Model]) -> list[Model]:
-    """All models, or those named, separated by commas, in the list's order."""
+    """All models, or those whose name or family is one of these, separated by commas, in the list's order."""
     every = {model.name: model for model in models}
     wanted = names.split(",") if names else list(every)
-    unknown = [name for name in wanted if name not in every]
+    unknown = set(wanted).difference(every, (model.family for model in every.values()))
     if unknown:
-        raise SystemExit(f"no model {', '.join(unknown[:MOST])} in {LIST.name}; there are {', '.join(every)}")
-    return [model for name, model in every.items() if name in wanted]
+        named = ", ".join(sorted(unknown)[:MOST])
+        raise SystemExit(f"no model or family {named} in {LIST.name}; there are {', '.join(every)}")
+    return [model for model in every.values() if {model.name, model.family} & set(wanted)]

@@ -30,7 +30,7 @@ def write_model(path: Path, **where: Any) -> Path:
 
 
 def setting(folder: Path) -> peers.Setting:
-    arguments = argparse.Namespace(folder=folder / "none", artifacts=folder, effort=1.0, timeout=1.0)
+    arguments = argparse.Namespace(peers=folder / "none", artifacts=folder, effort=1.0, timeout=1.0)
     return peers.Setting(tasks.chosen("tiny_mlp")[0], folder / "samples.npz", Outcome(1.0, None, 0.0, None), arguments)
 
 

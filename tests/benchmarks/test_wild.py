@@ -73,7 +73,8 @@ def test_packages_are_pinned_and_outputs_are_of_known_kinds() -> None:
 
 def test_an_unknown_model_is_named() -> None:
     assert [model.name for model in chosen("shapes_vit,nudenet", MODELS)] == ["shapes_vit", "nudenet"]
-    with pytest.raises(SystemExit, match="no model yolo"):
+    assert {model.family for model in chosen("ocr", MODELS)} == {"ocr"}
+    with pytest.raises(SystemExit, match="no model or family yolo"):
         chosen("yolo", MODELS)
 
 
