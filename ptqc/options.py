@@ -204,7 +204,8 @@ class CompileOptions:
     )
     time_limit: float = option(
         0.0,
-        "90s, 5m or 1h (in Python: seconds; 0: no limit): after this time, begin nothing that only improves the result",
+        "90s, 5m or 1h (in Python: seconds; 0: no limit): after this time, begin nothing that only improves the "
+        "result; a limit too short for a usable file is refused",
         phase=Phase.FIT,
         group="limits",
         metavar="TIME",

@@ -33,8 +33,9 @@ def _budgets() -> str:
             *rows,
             "",
             '64KB is 64,000 bytes and 64KiB is 65,536: a microcontroller with "64 KB" of flash has 64KiBflash.',
-            "Size, flash and RAM are never exceeded. A file that misses another budget is delivered with a warning;",
-            "with --strict nothing is written and the exit code is 2. Without a budget, the best file is built.",
+            "A size and a microcontroller's flash and RAM are never exceeded. A file that misses another budget",
+            "comes with a warning; with --strict nothing is written and the exit code is 2. Without a budget, the",
+            "best file is built.",
             "A loss budget alone gives the smallest of a few files that are built and judged.",
         ]
     )

@@ -146,13 +146,21 @@ class Plan:
         sites = {site.name for site in roles.sites}
         try:
             stated = {entry["site"]: entry for entry in document["activations"]}
-            activations = {name: read(entry) for name, entry in stated.items() if entry["format"] != FLOAT}
+            activations = {name: _activation(entry) for name, entry in stated.items() if entry["format"] != FLOAT}
             formats = {entry["weight"]: _format(entry) for entry in document["weights"]}
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"the plan cannot be read: {type(error).__name__}: {error}") from error
         _same("activation", sites, stated, subset=True)
         _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)
         return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
+
+
+def _activation(entry: Mapping[str, Any]) -> ActivationParams:
+    """Raises ValueError naming the site where its range is missing."""
+    try:
+        return read(entry)
+    except KeyError as error:
+        raise ValueError(f"site {entry['site']!r} is {entry['format']} and has no {error}") from error
 
 
 def _format(entry: Mapping[str, Any]) -> Format:
