@@ -16,18 +16,19 @@ NAMES = {
     "mobilenetv2_imagenette": "MobileNetV2",
     "resnet50v2_c4_imagenette": "ResNet-50 v2",
     "squeezenet1_1": "SqueezeNet 1.1",
-    "mobilenet_v1_075_224": "MobileNet v1",
+    "mobilenet_v1_075_224": "MobileNetV1 0.75",
     "cifar10_resnet20": "ResNet-20",
     "cifar10_resnet56": "ResNet-56",
     "mlperftiny_ic_resnet8": "ResNet-8",
     "mlperftiny_kws_dscnn": "DS-CNN, keywords",
-    "mlperftiny_vww_mbv1_025_96": "MobileNet, wake",
+    "mlperftiny_vww_mbv1_025_96": "MobileNetV1, persons",
     "mlperftiny_ad_autoencoder": "autoencoder",
     "yolox_nano_416": "YOLOX-nano",
     "espcn_x3_224": "ESPCN",
     "stories260K": "stories260K",
     "silero_vad_16k": "Silero VAD",
-    "digits_resnet_dw": "digits",
+    "digits_resnet_dw": "ResNet, digits",
+    "minilm_l6_v2_emb": "MiniLM-L6-v2",
 }
 # Tools of the chart of peers, at 4 bits a weight, and networks with all of them.
 PEERS = {"onnxruntime int4-weights": "ONNX Runtime, int4 weights", "aimet w4a8": "AIMET, w4a8 (min/max)"}

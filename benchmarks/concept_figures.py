@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from channel_plot import INK, LINES
+from charts import NAMES
 from harness import FIGURES, ROOT, recorded
 from pareto_plot import text
 
@@ -291,7 +292,7 @@ def latencies() -> str:
     body = [text(330, 20, "time of a file of 13 % of the bytes, float model = 1", "middle", INK)]
     for place, (task, ratio) in enumerate(sorted(rows.items(), key=lambda item: item[1])):
         y = 36 + 22 * place
-        body.append(text(222, y + 12, f"{task}: {ratio:.2f}", "end", INK))
+        body.append(text(222, y + 12, f"{NAMES.get(task, task)}: {ratio:.2f}", "end", INK))
         body.append(f'<rect x="230" y="{y}" width="{340 * ratio:.1f}" height="16" fill="{BLUE}" fill-opacity="0.7"/>')
     foot = 36 + 22 * len(rows)
     body.append(f'<path d="M570 30V{foot}" stroke="{RED}" stroke-width="2" stroke-dasharray="5 4"/>')

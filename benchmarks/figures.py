@@ -180,14 +180,13 @@ def compat() -> str:
 
 
 NETWORK_HEADS = ("network", "float file", "float score", "25 % of the bytes", "13 % of the bytes", "time at 13 %")
-# What the README calls the few networks that it shows.
-SHOWN = {
-    "mobilenetv2_imagenette": "MobileNetV2",
-    "resnet50v2_c4_imagenette": "ResNet-50 v2",
-    "squeezenet1_1": "SqueezeNet 1.1",
-    "yolox_nano_416": "YOLOX-nano",
-    "mlperftiny_kws_dscnn": "DS-CNN, keywords",
-}
+SHOWN = (
+    "mobilenetv2_imagenette",
+    "resnet50v2_c4_imagenette",
+    "squeezenet1_1",
+    "yolox_nano_416",
+    "mlperftiny_kws_dscnn",
+)
 
 
 def networks() -> str:
@@ -196,8 +195,13 @@ def networks() -> str:
 
 
 def readme() -> str:
-    """The same of a few networks, by their usual names."""
-    return _table(NETWORK_HEADS, [(name, *_of_network(task)[1:]) for task, name in SHOWN.items()])
+    """The same of a few networks."""
+    return _table(NETWORK_HEADS, [_of_network(task) for task in SHOWN])
+
+
+def names() -> str:
+    """What networks are called in pages, and in data files."""
+    return _table(["in tables", "in data files"], [(name, f"`{task}`") for task, name in charts.NAMES.items()])
 
 
 def _of_network(task: str) -> tuple[str, ...]:
@@ -602,12 +606,20 @@ TEXTS: dict[str, Callable[[], str]] = {
     "scores": scores,
     "tflite": tflite,
     "tflite-scores": tflite_scores,
+    "names": names,
 }
+NAME = re.compile(rf"(?<![`\w])({'|'.join(map(re.escape, charts.NAMES))})(?![`\w])")
 
 
-def written(text: str) -> str:
+def text_of(name: str, document: str) -> str:
+    """What stands between marks of this name. Pages for users call networks by their usual names, notes by the task."""
+    text = TEXTS[name]()
+    return text if document.startswith("notes/") else NAME.sub(lambda match: charts.NAMES[match[1]], text)
+
+
+def written(document: str, text: str) -> str:
     """A document with what stands between marks as the data say."""
-    return MARKED.sub(lambda match: match[1] + TEXTS[match[2]]() + match[4], text)
+    return MARKED.sub(lambda match: match[1] + text_of(match[2], document) + match[4], text)
 
 
 # Data files whose rows docs/data has as CSV.
@@ -645,7 +657,7 @@ def outdated() -> list[str]:
     for document in DOCUMENTS:
         whole, name_of_page = document.read_text(encoding="utf-8"), document.relative_to(ROOT).as_posix()
         for _, name, text, _ in MARKED.findall(whole):
-            if text != TEXTS[name]():
+            if text != text_of(name, name_of_page):
                 differing.append(f"{name_of_page}: {name}")
         differing += sentences.outdated(name_of_page, whole)
     stale = (path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text)
@@ -661,8 +673,9 @@ def main() -> None:
             "\n".join(f"{what} differs from the data: run python benchmarks/figures.py" for what in differing) or 0
         )
     for document in DOCUMENTS:
-        text = sentences.written(document.relative_to(ROOT).as_posix(), document.read_text(encoding="utf-8"))
-        document.write_text(written(text), encoding="utf-8")
+        name_of_page = document.relative_to(ROOT).as_posix()
+        text = sentences.written(name_of_page, document.read_text(encoding="utf-8"))
+        document.write_text(written(name_of_page, text), encoding="utf-8")
     for path, text in files().items():
         path.write_text(text, encoding="utf-8")
 
