@@ -20,20 +20,20 @@ from ptqc.passes.quantize.phases import PlanWithParameters
 
 
 def both(
-    made: Quantized, feeds: list[Feeds], params: dict[str, QuantParams] | None = None, *, wide: bool = False
+    network: Quantized, feeds: list[Feeds], params: dict[str, QuantParams] | None = None, *, wide: bool = False
 ) -> tuple[onnx.ModelProto, list[Feeds], Mapping[str, QuantParams]]:
     """The QDQ model, what the packed file gives, and parameters of the outputs that only the QDQ model rounds.
 
     params: those, where they are not to be what the packed file gives. wide: see `qdq_model`.
     """
-    exported = export(made.lowered, made.model)
+    exported = export(network.lowered, network.model)
     packed = [tensors_of(Runner(exported.proto).run(each)) for each in feeds]
     known, params = params, dict(params or {})
-    for name in open_outputs(made.lowered) if known is None else ():
+    for name in open_outputs(network.lowered) if known is None else ():
         values = np.concatenate([outputs[name].ravel() for outputs in packed])
         scale, zero = affine_params(float(values.min()), float(values.max()), 8)
         params[name] = QuantParams(UINT8, float(scale), zero)
-    return qdq_model(made.lowered, exported, feeds[0], packed[0], params, wide=wide), packed, params
+    return qdq_model(network.lowered, exported, feeds[0], packed[0], params, wide=wide), packed, params
 
 
 def symmetric(powers: bool) -> Quantized:
@@ -45,16 +45,16 @@ def symmetric(powers: bool) -> Quantized:
     reach = {name: max(-one.low, one.high) / 127 for name, one in observed(model, feeds, sites).items()}
     steps = {name: float(2.0 ** np.ceil(np.log2(step))) if powers else step for name, step in reach.items()}
     params = {name: QuantParams(UINT8, float(np.float32(step)), 128) for name, step in steps.items()}
-    made = quantized(model, feeds, params=params)
+    network = quantized(model, feeds, params=params)
     if not powers:
-        return made
+        return network
     weights = {
         name: replace(one, scale=(2.0 ** np.ceil(np.log2(one.scale))).astype(np.float32))
-        for name, one in made.tuned.weights.items()
+        for name, one in network.tuned.weights.items()
     }
-    tuned = replace(made.tuned, weights=weights)
-    lowered = Lower().apply(PlanWithParameters(model, made.plan, tuned)).output
-    return replace(made, tuned=tuned, lowered=lowered)
+    tuned = replace(network.tuned, weights=weights)
+    lowered = Lower().apply(PlanWithParameters(model, network.plan, tuned)).output
+    return replace(network, tuned=tuned, lowered=lowered)
 
 
 def symmetric_model() -> onnx.ModelProto:

@@ -138,9 +138,9 @@ def test_names_that_are_no_identifiers_or_collide(tmp_path: Path) -> None:
 def test_not_a_number_becomes_a_code_as_in_onnx_runtime(tmp_path: Path) -> None:
     graph = parse("g (float[1,8] x) => (float[1,4] y) { p = Sqrt(x)\n y = MatMul(p, w) }", w=noise(8, 4))
     feeds = [{"x": np.abs(noise(1, 8, seed=seed))} for seed in range(3)]
-    made = quantized(graph, feeds, keep_float=lambda site: site == "x")
+    network = quantized(graph, feeds, keep_float=lambda site: site == "x")
     strange = np.array([[np.nan, np.inf, -np.inf, 3e38, -3e38, 0, -0.0, 1]], np.float32)
-    built = case(made, [{"x": strange}])
+    built = case(network, [{"x": strange}])
     assert [step.function for step in built.network.steps] == ["real_unary", "quantize", "dense"]
     built.compare(tmp_path)
 

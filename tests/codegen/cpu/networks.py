@@ -10,5 +10,5 @@ FEEDS = samples(2, 3, 8, 8)
 
 def residual() -> tuple[Quantized, Exported]:
     """Convolutions, a depthwise one among them, an addition, pools and a product."""
-    made = quantized(parse(RESIDUAL, **CONSTANTS), FEEDS)
-    return made, export(made.lowered, made.model)
+    network = quantized(parse(RESIDUAL, **CONSTANTS), FEEDS)
+    return network, export(network.lowered, network.model)

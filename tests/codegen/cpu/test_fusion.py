@@ -248,8 +248,8 @@ def test_what_is_fused_gives_the_same_integers(chosen: Isa, tmp_path: Path) -> N
 def test_what_is_fused_gives_the_same_real_numbers(chosen: Isa, tmp_path: Path) -> None:
     programs, feeds = {}, samples(*SHAPE)
     for name, (body, kept) in REAL_GRAPHS.items():
-        made = quantized(model(body), feeds, keep_float=lambda _site: True)
-        programs[name] = program_of(made, feeds, chosen, tmp_path / name)
+        network = quantized(model(body), feeds, keep_float=lambda _site: True)
+        programs[name] = program_of(network, feeds, chosen, tmp_path / name)
         families = Counter(step.kernel.family for step in programs[name].steps)
         assert {family: count for family, count in families.items() if family != "copy"} == kept, name
     assert compared(programs, chosen, tmp_path).wrong == {}
@@ -258,8 +258,8 @@ def test_what_is_fused_gives_the_same_real_numbers(chosen: Isa, tmp_path: Path) 
 def test_negative_zero_keeps_its_sign_in_a_larger_plane(tmp_path: Path) -> None:
     feeds = samples(*SHAPE)
     body = f"c = Conv(x, v) {HARD} b = Conv(x, u) y = Concat <axis = 1> (m, b)"
-    made = quantized(model(body), feeds, keep_float=lambda _site: True)
-    program = program_of(made, feeds, HERE[0], tmp_path / "job")
+    network = quantized(model(body), feeds, keep_float=lambda _site: True)
+    program = program_of(network, feeds, HERE[0], tmp_path / "job")
     worker.write(program, HERE[0], tmp_path)
     loaded, negative = worker.load(tmp_path, program), 0
     for path in sorted((tmp_path / "job").glob("values-*.npz")):
@@ -277,9 +277,9 @@ def test_faults_in_functions_of_layers_are_found(fault: str, tmp_path: Path, mon
         return right(functions[::-1] if fault == "order" else [replace(f, is_gate=False) for f in functions], *rest)
 
     body, _ = REAL_GRAPHS["with numbers" if fault == "order" else "a gate"]
-    made = quantized(model(body), feeds, keep_float=lambda _site: True)
+    network = quantized(model(body), feeds, keep_float=lambda _site: True)
     monkeypatch.setattr(dense, "composed", wrong)
-    result = compared({"g": program_of(made, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path)
+    result = compared({"g": program_of(network, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path)
     assert "dense_float" in result.wrong["g"]
 
 
@@ -294,16 +294,16 @@ def test_faults_in_functions_of_other_kernels_are_found(
 
     body, _ = REAL_GRAPHS[kind]
     body = body.replace("y = Relu(r)", "y = Neg(r)")  # which changes what a sigmoid makes
-    made = quantized(model(body), feeds, keep_float=lambda _: True)
+    network = quantized(model(body), feeds, keep_float=lambda _: True)
     monkeypatch.setattr(functions, "composed", wrong)
-    assert compared({"g": program_of(made, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path).wrong
+    assert compared({"g": program_of(network, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path).wrong
 
 
 def test_what_is_computed_on_the_way_is_named(tmp_path: Path) -> None:
     feeds = samples(*SHAPE)
     body, _ = REAL_GRAPHS["with numbers"]
-    made = quantized(model(body), feeds, keep_float=lambda _site: True)
-    (layer,) = [step for step in program_of(made, feeds, HERE[0], tmp_path / "job").steps if step.within]
+    network = quantized(model(body), feeds, keep_float=lambda _site: True)
+    (layer,) = [step for step in program_of(network, feeds, HERE[0], tmp_path / "job").steps if step.within]
     assert (layer.within, layer.output) == (("c", "r", "q"), "y")
 
 

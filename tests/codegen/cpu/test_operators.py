@@ -171,8 +171,8 @@ def programs_of(
             if names is not None and name not in names:
                 continue
             feeds = samples(*shape)
-            made = quantized(model(body, shape), feeds, keep_float=lambda _site: floating)
-            programs[name] = program_of(made, feeds, chosen, folder / name)
+            network = quantized(model(body, shape), feeds, keep_float=lambda _site: floating)
+            programs[name] = program_of(network, feeds, chosen, folder / name)
     return programs
 
 
@@ -199,30 +199,30 @@ def test_some_operators_between_codes(chosen: Isa, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_kernel_is_named(case: str, tmp_path: Path) -> None:
     body, reason = REFUSED[case]
-    made = quantized(model(body, IMAGE), samples(*IMAGE))
+    network = quantized(model(body, IMAGE), samples(*IMAGE))
     with pytest.raises(TargetError, match=rf"y(/\w+)?: {reason}"):
-        program_of(made, samples(*IMAGE), present()[0], tmp_path / "job")
+        program_of(network, samples(*IMAGE), present()[0], tmp_path / "job")
 
 
 def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
     feeds = [{"i": np.random.default_rng(seed).integers(-50, 50, (3, 10))} for seed in range(2)]
     programs = {}
     for form in (FLOAT32, Integer(5), Codebook(3)):
-        made = quantized(parse(TABLES, **TABLE_CONSTANTS), feeds, forms={"embedding": form})
-        programs[str(form)] = program_of(made, feeds, present()[0], tmp_path / str(form))
+        network = quantized(parse(TABLES, **TABLE_CONSTANTS), feeds, forms={"embedding": form})
+        programs[str(form)] = program_of(network, feeds, present()[0], tmp_path / str(form))
     held = {name: loaded_bytes(program.steps[0].kernel.constants[0]) for name, program in programs.items()}
     assert held == {"float32": 4 * 50 * 8, "int5": 50 * 8, "codebook3": 50 * 8}
     rows = {**TABLE_CONSTANTS, "embedding": noise(50, 16), "m": noise(16, 40, seed=1)}
-    made = quantized(parse(TABLES, **rows), feeds, forms={"embedding": RowTrellis(6)})
-    programs["paths"] = program_of(made, feeds, present()[0], tmp_path / "paths")
+    network = quantized(parse(TABLES, **rows), feeds, forms={"embedding": RowTrellis(6)})
+    programs["paths"] = program_of(network, feeds, present()[0], tmp_path / "paths")
     assert compared(programs, present()[0], tmp_path).wrong == {}
 
 
 def test_places_that_are_computed(tmp_path: Path) -> None:
     feeds, programs = [{"i": np.arange(6).reshape(3, 2)}], {}
     for name, body in {"negative": "p = Neg(i) y = Gather(t, p)", "columns": "y = Gather <axis = 1> (t, i)"}.items():
-        made = quantized(parse(f"g (int64[N, 2] i) => (float y) {{ {body} }}", t=noise(9, 6)), feeds)
-        programs[name] = program_of(made, feeds, present()[0], tmp_path / name)
+        network = quantized(parse(f"g (int64[N, 2] i) => (float y) {{ {body} }}", t=noise(9, 6)), feeds)
+        programs[name] = program_of(network, feeds, present()[0], tmp_path / name)
     assert compared(programs, present()[0], tmp_path).wrong == {}
 
 
@@ -235,9 +235,9 @@ def test_a_table_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(registry.OPERATORS, "Mish", replace(OPERATORS["Mish"], reference=doubled))  # type: ignore[arg-type]
     graph = f"g (float[N, 6, 8, 7] x) => (float y) {{ {CONV} d = Mish(c) y = Conv(d, v) }}"
     feeds = samples(2, *IMAGE[1:])
-    made = quantized(parse(graph, w=CONSTANTS["w"], v=CONSTANTS["v"]), feeds)
+    network = quantized(parse(graph, w=CONSTANTS["w"], v=CONSTANTS["v"]), feeds)
     chosen = present()[0]
-    assert compared({"a": program_of(made, feeds, chosen, tmp_path / "a")}, chosen, tmp_path).wrong == {}
+    assert compared({"a": program_of(network, feeds, chosen, tmp_path / "a")}, chosen, tmp_path).wrong == {}
 
 
 def test_a_tied_table_lies_in_the_library_once(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ def test_a_tied_table_lies_in_the_library_once(tmp_path: Path) -> None:
     feeds = [{"i": np.random.default_rng(seed).integers(0, 50, (1, 6))} for seed in range(2)]
     graph = "g (int64[N, 6] i) => (float[N, 6, 50] y) { e = Gather(t, i) z = MatMul(e, w) y = MatMul(z, h) }"
     table = noise(50, 16)
-    made = quantized(parse(graph, t=table, w=noise(16, 16, seed=1), h=table.T.copy()), feeds, forms=Integer(7))
-    program = program_of(made, feeds, present()[0], tmp_path / "tied")
+    network = quantized(parse(graph, t=table, w=noise(16, 16, seed=1), h=table.T.copy()), feeds, forms=Integer(7))
+    program = program_of(network, feeds, present()[0], tmp_path / "tied")
     codes = [c.indexed for step in program.steps for c in step.kernel.constants if isinstance(c, Arranged)]
     planes = [plane.tobytes() for one in codes for plane in one.planes]
     assert len(planes) == 3 * 3

@@ -66,11 +66,11 @@ def sample(seed: int) -> Feeds:
 @pytest.mark.long
 def test_recurrent_nodes_with_a_branch_and_a_scalar(tmp_path: Path) -> None:
     feeds = [sample(seed) for seed in range(8)]
-    made = quantized(parse(GRAPH, 22, **CONSTANTS), feeds)
-    exported = export(made.lowered, made.model)
+    network = quantized(parse(GRAPH, 22, **CONSTANTS), feeds)
+    exported = export(network.lowered, network.model)
     folder = tmp_path / "cpu"
     folder.mkdir()
-    native = build(made.lowered, exported, feeds, folder)
+    native = build(network.lowered, exported, feeds, folder)
     library, runner = opened(native), Runner(exported.proto)
     assert {"gru", "lstm", "rnn"} <= set(native.document["libraries"][0]["steps"])
     for seed in range(60, 64):

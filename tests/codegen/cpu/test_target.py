@@ -33,9 +33,9 @@ def test_a_residual_network_becomes_a_verified_library(tmp_path: Path) -> None:
 
 def test_a_node_without_a_kernel_is_named(tmp_path: Path) -> None:
     graph = "g (float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) { c = Conv(x, w) y = Hardmax(c) }"
-    made = quantized(parse(graph, w=noise(4, 3, 1, 1)), FEEDS)
+    network = quantized(parse(graph, w=noise(4, 3, 1, 1)), FEEDS)
     with pytest.raises(TargetError, match="no kernel for Hardmax y"):
-        target.build(made.lowered, export(made.lowered, made.model), FEEDS, tmp_path)
+        target.build(network.lowered, export(network.lowered, network.model), FEEDS, tmp_path)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
@@ -61,8 +61,8 @@ def test_random_networks(seed: int, tmp_path: Path) -> None:
         "h": noise(outputs, channels, seed=seed + 3),
     }
     feeds = samples(2, 3, 12, 11)
-    made = quantized(parse(graph, **constants), feeds)
-    built = target.build(made.lowered, export(made.lowered, made.model), feeds, tmp_path)
+    network = quantized(parse(graph, **constants), feeds)
+    built = target.build(network.lowered, export(network.lowered, network.model), feeds, tmp_path)
     assert built.document["libraries"][0]["verification"]["end_to_end_different"] == {}
 
 
@@ -77,8 +77,8 @@ def test_a_rounding_tie_behind_a_float_operator_stops_nothing(tmp_path: Path) ->
     constants = {"w": noise(100, 100, scale=0.1), "axes": np.array([-1]), "h": noise(1, 8)}
     feeds = samples(4, 16, 100)
     halves = {"r": QuantParams(UINT8, 0.037, 120), "m": QuantParams(UINT8, 0.037 / 50, 128)}
-    made = quantized(parse(graph, **constants), feeds, params=halves)
-    built = target.build(made.lowered, export(made.lowered, made.model), feeds, tmp_path)
+    network = quantized(parse(graph, **constants), feeds, params=halves)
+    built = target.build(network.lowered, export(network.lowered, network.model), feeds, tmp_path)
     assert "m" in json.loads(built.files["kernels.json"].read_text())["names"]
     assert set(built.document["libraries"][0]["verification"]["end_to_end_different"]) <= {"m/codes"}
 

@@ -28,5 +28,5 @@ CONSTANTS = {
 
 def network() -> tuple[Quantized, Exported]:
     """The network on integers, and its file."""
-    made = quantized(parse(GRAPH, **CONSTANTS), FEEDS)
-    return made, export(made.lowered, made.model)
+    network = quantized(parse(GRAPH, **CONSTANTS), FEEDS)
+    return network, export(network.lowered, network.model)

@@ -40,11 +40,11 @@ MOVED: dict[str, np.ndarray | np.generic] = {
 }
 
 
-def check(made: Quantized, feeds: list[Feeds]) -> onnx.ModelProto:
+def check(network: Quantized, feeds: list[Feeds]) -> onnx.ModelProto:
     """The QDQ model, which breaks no rule, and gives what the packed file gives up to the rounding of outputs."""
-    before = ir.to_proto(made.lowered.model), list(map(str, reference.steps(made.lowered)))
-    model, packed, params = both(made, feeds)
-    assert (ir.to_proto(made.lowered.model), list(map(str, reference.steps(made.lowered)))) == before
+    before = ir.to_proto(network.lowered.model), list(map(str, reference.steps(network.lowered)))
+    model, packed, params = both(network, feeds)
+    assert (ir.to_proto(network.lowered.model), list(map(str, reference.steps(network.lowered)))) == before
     onnx.checker.check_model(model, full_check=True)
     assert not violations(model, "onnxruntime")
     runner = Runner(model)
@@ -58,8 +58,8 @@ def check(made: Quantized, feeds: list[Feeds]) -> onnx.ModelProto:
 @pytest.mark.parametrize("form", [Integer(8), Integer(4), Codebook(3)], ids=str)
 def test_a_residual_network(form: Format) -> None:
     """Weights are int8 in whatever format they were packed; Relu is absorbed; the last layer's output is rounded."""
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8), forms=form)
-    model = check(made, samples(1, 3, 8, 8))
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8), forms=form)
+    model = check(network, samples(1, 3, 8, 8))
     assert not model.functions
     assert not [one for rule in ("openvino", "qnn") for one in violations(model, rule)]
 
@@ -67,10 +67,12 @@ def test_a_residual_network(form: Format) -> None:
 def test_operators_that_move_codes_are_wrapped() -> None:
     """Each stands between DequantizeLinear and QuantizeLinear; what a Pad adds and Clip's bounds are real values."""
     feeds = samples(1, 4, 8, 8)
-    made = quantized(parse(MOVES, **MOVED), feeds)
-    before = {node.outputs[0].dtype for node in made.lowered.model.graph if node.op_type in ("Pad", "Clip", "Concat")}
+    network = quantized(parse(MOVES, **MOVED), feeds)
+    before = {
+        node.outputs[0].dtype for node in network.lowered.model.graph if node.op_type in ("Pad", "Clip", "Concat")
+    }
     assert before == {ir.DataType.UINT8}
-    model = check(made, feeds)
+    model = check(network, feeds)
     makers = {name: node.op_type for node in model.graph.node for name in node.output}
     for node in model.graph.node:
         if node.op_type in ("Pad", "MaxPool", "Clip", "Transpose", "Concat"):
@@ -80,8 +82,8 @@ def test_operators_that_move_codes_are_wrapped() -> None:
 
 
 def test_shapes_are_fixed_and_the_rest_of_the_interface_stays() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8))
-    model = check(made, samples(1, 3, 8, 8))
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8))
+    model = check(network, samples(1, 3, 8, 8))
     sizes = {
         value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim]
         for value in (*model.graph.input, *model.graph.output)
@@ -92,8 +94,8 @@ def test_shapes_are_fixed_and_the_rest_of_the_interface_stays() -> None:
 def test_tables_and_layers_in_float_are_no_dequantized_operands() -> None:
     """ONNX Runtime would make operators of them that round activations."""
     forms = {"embedding": Integer(3), "m": Integer(3), "h": Integer(3)}
-    made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
-    model = check(made, WORDS[:1])
+    network = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
+    model = check(network, WORDS[:1])
     assert "DequantizeLinear" not in {node.op_type for node in model.graph.node}
 
 
@@ -120,8 +122,8 @@ def test_random_networks(seed: int) -> None:
     names = [weight.name for weight in find_weights(model, find_layers(model))]
     forms = {name: Integer(int(random.integers(2, 9))) for name in names}
     floating = random.random() if random.random() < 0.3 else 0.0
-    made = quantized(model, feeds, forms=forms, keep_float=lambda _site: bool(random.random() < floating))
-    check(made, [each for each in feeds if each["x"].shape == feeds[0]["x"].shape])
+    network = quantized(model, feeds, forms=forms, keep_float=lambda _site: bool(random.random() < floating))
+    check(network, [each for each in feeds if each["x"].shape == feeds[0]["x"].shape])
 
 
 def test_every_rule_has_a_name_of_its_own() -> None:

@@ -21,8 +21,8 @@ LAYERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 @pytest.fixture(scope="module")
 def qdq() -> onnx.ModelProto:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8), forms=SEVEN)
-    return both(made, samples(1, 3, 8, 8))[0]
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8), forms=SEVEN)
+    return both(network, samples(1, 3, 8, 8))[0]
 
 
 def converted(text: str, **constants: np.ndarray | np.generic) -> TfliteGraph:

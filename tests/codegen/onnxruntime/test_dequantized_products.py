@@ -39,13 +39,13 @@ def made_of(case: str, forms: Mapping[str, Format] | Format) -> tuple[Quantized,
     return quantized(model, [{"x": x}], forms=forms, keep_float=lambda _site: True), x
 
 
-def check(made: Quantized, file: Exported) -> verify.Verified:
-    feeds = {str(i.name): noise(5, 64, seed=7) for i in made.model.graph.inputs}
-    return verify.verify(file, made.lowered, Intent(made.model, made.plan, made.tuned), [feeds], None)
+def check(network: Quantized, file: Exported) -> verify.Verified:
+    feeds = {str(i.name): noise(5, 64, seed=7) for i in network.model.graph.inputs}
+    return verify.verify(file, network.lowered, Intent(network.model, network.plan, network.tuned), [feeds], None)
 
 
-def written(made: Quantized) -> Exported:
-    return export(made.lowered, made.model, in_blocks=DequantizedProduct)
+def written(network: Quantized) -> Exported:
+    return export(network.lowered, network.model, in_blocks=DequantizedProduct)
 
 
 @pytest.mark.parametrize("form", [Integer(4), Integer(8)], ids=str)
@@ -91,9 +91,11 @@ def test_other_formats_are_unpacked(form: Format) -> None:
 
 def test_a_weight_of_two_products_is_unpacked() -> None:
     graph = "g (float[N, 64] x) => (float y) { a = MatMul(x, s) y = MatMul(a, s) }"
-    made = quantized(parse(graph, s=noise(64, 64)), [{"x": noise(2, 64)}], forms=Integer(4), keep_float=lambda _: True)
-    assert not written(made).blocks
-    assert check(made, written(made)).weights_as_tuned == 1
+    network = quantized(
+        parse(graph, s=noise(64, 64)), [{"x": noise(2, 64)}], forms=Integer(4), keep_float=lambda _: True
+    )
+    assert not written(network).blocks
+    assert check(network, written(network)).weights_as_tuned == 1
 
 
 def test_a_wrong_bit_is_found() -> None:
@@ -139,5 +141,5 @@ def test_products_beside_codes_are_fused(in_float: str, products: int, form: For
         "h": np.array(0.5, np.float32),
     }
     model = parse(BESIDE, **constants)
-    made = quantized(model, [{"x": noise(5, 64)}], forms=form, keep_float=lambda site: site == in_float)
-    assert check(made, written(made)).operators[OPERATOR] == products
+    network = quantized(model, [{"x": noise(5, 64)}], forms=form, keep_float=lambda site: site == in_float)
+    assert check(network, written(network)).operators[OPERATOR] == products

@@ -35,33 +35,33 @@ pytestmark = pytest.mark.processor
 UNPACKING = {"BitShift", "Sign", "BitwiseAnd", "BitwiseOr", "Cast", "Sub", "Mul", "Slice", "ReduceProd", "Round"}
 
 
-def exported(made: Quantized) -> Exported:
-    return export(made.lowered, made.model)
+def exported(network: Quantized) -> Exported:
+    return export(network.lowered, network.model)
 
 
-def check(made: Quantized, feeds: list[Feeds], tolerance: float = 1e-5) -> set[str]:
+def check(network: Quantized, feeds: list[Feeds], tolerance: float = 1e-5) -> set[str]:
     """The file is valid, has the model's interface, and computes what the lowered graph says; returns its kernels."""
-    file = exported(made)
+    file = exported(network)
     proto = onnx.load_from_string(file.data)
     onnx.checker.check_model(proto)
-    before = ir.to_proto(made.model)
+    before = ir.to_proto(network.model)
     assert list(proto.graph.input) == list(before.graph.input)
     assert list(proto.graph.output) == list(before.graph.output)
     runner = Runner(proto)
     for one in feeds:
-        expected, result = made.run(one, optimize=False), runner.run(one)
+        expected, result = network.run(one, optimize=False), runner.run(one)
         assert list(result) == list(expected)
         for name, value in expected.items():
             distance = np.sqrt(np.mean(np.square(result[name] - value)) / max(np.mean(np.square(value)), 1e-9))
             assert distance < tolerance, name
-    parity(made, file, feeds[0])
+    parity(network, file, feeds[0])
     _, operators = run_optimized(file.data, feeds[0]) if len(before.graph.output) == 1 else (None, set())
     return operators
 
 
-def parity(made: Quantized, file: Exported, feeds: Feeds) -> None:
+def parity(network: Quantized, file: Exported, feeds: Feeds) -> None:
     """Every integer kernel of the file gives the reference's integers for the integers it was given."""
-    steps = list(reference.steps(made.lowered))
+    steps = list(reference.steps(network.lowered))
     names = sorted({name for step in steps for name in (*step.inputs, step.output)})
     short = [file.renamed[name] for name in names]
     result = Runner(file.proto, short).run(feeds, short) if short else {}
@@ -73,8 +73,8 @@ def parity(made: Quantized, file: Exported, feeds: Feeds) -> None:
 
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_a_residual_network(bits: int) -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(bits))
-    operators = check(made, [*samples(2, 3, 8, 8), *samples(1, 3, 8, 8)], 0.03)
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(bits))
+    operators = check(network, [*samples(2, 3, 8, 8), *samples(1, 3, 8, 8)], 0.03)
     assert not operators & (UNPACKING | {"Conv", "Gemm", "Add", "GlobalAveragePool"})
     assert operators >= {"QLinearConv", "QGemm", "QLinearAdd", "QLinearGlobalAveragePool"}
 
@@ -87,11 +87,11 @@ def test_formats_of_every_kind_side_by_side() -> None:
         "other": FLOAT32,
         "head": Integer(5),
     }
-    made = quantized(
+    network = quantized(
         parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=forms, keep_float=lambda site: site in ("q", "f")
     )
-    check(made, samples(2, 3, 8, 8), 0.03)
-    assert {function.name for function in exported(made).functions} == {"L", "Lm", "F04"}
+    check(network, samples(2, 3, 8, 8), 0.03)
+    assert {function.name for function in exported(network).functions} == {"L", "Lm", "F04"}
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
@@ -99,30 +99,30 @@ def test_graphs(kind: str) -> None:
     nodes, outputs = GRAPHS[kind]
     model = parse(f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}", **SMALL)
     for keep in (lambda _site: False, lambda _site: True):
-        made = quantized(model, samples(2, 6, 8, 8), forms=Integer(3), keep_float=keep)
-        operators = check(made, samples(2, 6, 8, 8), 0.05)
+        network = quantized(model, samples(2, 6, 8, 8), forms=Integer(3), keep_float=keep)
+        operators = check(network, samples(2, 6, 8, 8), 0.05)
         assert not operators & (UNPACKING - set(nodes.replace("(", " ").split()))
 
 
 @pytest.mark.parametrize("form", [Integer(3), Integer(8), FLOAT16, FLOAT32], ids=str)
 def test_tables(form: Format) -> None:
     forms = {"embedding": form, "m": form, "h": form, "mask": PALETTE}
-    made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
-    operators = check(made, WORDS)
+    network = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
+    operators = check(network, WORDS)
     assert operators == {"Gather", "MatMul", "Add"}
 
 
 def test_a_table_in_front_of_integer_layers() -> None:
-    made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms={"mask": PALETTE, "m": SEVEN, "h": SEVEN})
-    assert "MatMulIntegerToFloat" in check(made, WORDS, 0.03)
+    network = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms={"mask": PALETTE, "m": SEVEN, "h": SEVEN})
+    assert "MatMulIntegerToFloat" in check(network, WORDS, 0.03)
 
 
 @pytest.mark.parametrize("quantize", [True, False])
 def test_a_weight_used_in_two_ways(quantize: bool) -> None:
     graph = "g (float[N, 20] x) => (float[N, 20] y) { a = MatMul(x, w) r = Relu(a) y = Gemm <transB = 1> (r, w, b) }"
     model = parse(graph, w=noise(20, 20, scale=0.3) * np.linspace(0.1, 2, 20, dtype=np.float32), b=noise(20))
-    made = quantized(model, samples(4, 20), forms=SEVEN, keep_float=lambda _site: not quantize)
-    check(made, samples(4, 20), 0.03)
+    network = quantized(model, samples(4, 20), forms=SEVEN, keep_float=lambda _site: not quantize)
+    check(network, samples(4, 20), 0.03)
 
 
 def test_subgraphs() -> None:
@@ -138,9 +138,9 @@ def test_a_packed_table_in_a_subgraph() -> None:
         >
     }"""
     feeds: list[Feeds] = [{"x": noise(2, 20), "k": np.array(choice)} for choice in (True, False)]
-    made = quantized(parse(graph, w=noise(20, 20), half=np.array(0.5, np.float32)), feeds, forms=Integer(4))
-    check(made, feeds)
-    assert len(exported(made).proto.graph.initializer) == 6
+    network = quantized(parse(graph, w=noise(20, 20), half=np.array(0.5, np.float32)), feeds, forms=Integer(4))
+    check(network, feeds)
+    assert len(exported(network).proto.graph.initializer) == 6
 
 
 def test_the_same_graph_gives_the_same_bytes() -> None:
@@ -162,8 +162,8 @@ def test_the_interface_is_kept() -> None:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(SMALL["w"], "w"))
     proto.graph.input[0].doc_string = "pixels"
     feeds: list[Feeds] = [{"x": noise(2, 6, 8, 5), "k": np.array([7])}]
-    made = quantized(ir.from_proto(proto), feeds, forms=Integer(4))
-    file = exported(made)
+    network = quantized(ir.from_proto(proto), feeds, forms=Integer(4))
+    file = exported(network)
     assert list(file.proto.graph.input) == list(proto.graph.input)
     assert list(file.proto.graph.output) == list(proto.graph.output)
     assert {p.key: p.value for p in file.proto.metadata_props} == {"author": "me", "labels": "a,b"}
@@ -200,8 +200,8 @@ def test_float_models_stay_at_the_lowest_opset_of_all() -> None:
 
 
 def test_equal_constants_are_stored_once() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))
-    graph = exported(made).proto.graph
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))
+    graph = exported(network).proto.graph
     contents = [(t.data_type, tuple(t.dims), t.raw_data) for t in graph.initializer]
     assert len(set(contents)) == len(contents)
     read = {name for node in graph.node for name in node.input}
@@ -225,17 +225,17 @@ def test_zero_points_of_zero_are_left_out_around_convolutions() -> None:
     nodes = "a = Conv (x, w) r = Relu (a) b = Conv (r, w) m = GlobalAveragePool (b) f = Flatten (m) y = Gemm (f, g)"
     model = parse(f"g (float[N, 6, 8, 8] x) => (float[N, 5] y) {{ {nodes} }}", w=noise(6, 6, 3, 3), g=noise(6, 5))
     feeds = samples(2, 6, 8, 8)
-    made = quantized(model, feeds, forms=Integer(4))
-    graph = exported(made).proto.graph
+    network = quantized(model, feeds, forms=Integer(4))
+    graph = exported(network).proto.graph
     readers = {name: node.op_type for node in graph.node for name in node.input}
     inputs = {readers[node.output[0]]: len(node.input) for node in graph.node if node.op_type == "DequantizeLinear"}
     assert inputs == {"Conv": 2, "GlobalAveragePool": 3, "Gemm": 3}  # b has values below 0
-    assert {"QLinearConv", "QLinearGlobalAveragePool", "QGemm"} <= check(made, feeds)
+    assert {"QLinearConv", "QLinearGlobalAveragePool", "QGemm"} <= check(network, feeds)
 
 
 def test_names_have_at_least_the_asked_length() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))
-    graph = export(made.lowered, made.model, name_length=3).proto.graph
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))
+    graph = export(network.lowered, network.model, name_length=3).proto.graph
     assert {len(name) for node in graph.node for name in (*node.input, *node.output)} == {1, 3}
 
 
@@ -243,10 +243,10 @@ def test_attributes_that_say_what_is_the_default_are_left_out() -> None:
     nodes = """
         c = Conv <kernel_shape = [1, 1], strides = [1, 1], pads = [0, 0, 0, 0], dilations = [1, 1], group = 1> (x, w)
         y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 0, 0], ceil_mode = 0> (c)"""
-    made = quantized(
+    network = quantized(
         parse(f"g (float[N, 6, 8, 8] x) => (float[N, 6, 4, 4] y) {{ {nodes} }}", **SMALL), samples(2, 6, 8, 8)
     )
-    graph = exported(made).proto.graph
+    graph = exported(network).proto.graph
     attributes = {
         (node.op_type, attribute.name) for node in graph.node for attribute in node.attribute if not node.domain
     }
@@ -276,20 +276,20 @@ def test_leaving_out_attributes_changes_nothing(nodes: str) -> None:
     constants = {"w": SMALL["w"], "flat": np.array([-1, 8]), "half": np.array(0.5, np.float32)}
     used = {name: array for name, array in constants.items() if f" {name}" in nodes}
     rank = ", ".join("ABCD"[: 2 if "Flatten" in nodes or "Gemm" in nodes else 4])
-    made = quantized(
+    network = quantized(
         parse(f"g (float[N, 6, 8, 8] x) => (float[{rank}] y) {{ {nodes} }}", **used),
         samples(2, 6, 8, 8),
         keep_float=lambda _site: True,
     )
-    check(made, samples(2, 6, 8, 8))
+    check(network, samples(2, 6, 8, 8))
 
 
 def test_what_values_are_called_in_the_file() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN)
-    file = exported(made)
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN)
+    file = exported(network)
     assert (file.renamed["x"], file.renamed["y"]) == ("x", "y")
-    names = [made.lowered.codes["t"], "r/real"]
-    plain = Runner(made.lowered.model, names).run(samples(2, 3, 8, 8)[0])
+    names = [network.lowered.codes["t"], "r/real"]
+    plain = Runner(network.lowered.model, names).run(samples(2, 3, 8, 8)[0])
     short = [file.renamed[name] for name in names]
     result = Runner(file.proto, short).run(samples(2, 3, 8, 8)[0])
     assert plain[names[0]].dtype == result[short[0]].dtype == np.uint8
@@ -298,7 +298,9 @@ def test_what_values_are_called_in_the_file() -> None:
 
 def test_biases_of_new_layers_are_packed() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
-    made = quantized(model, samples(2, 3, 8, 8), forms=Integer(4))
-    tuned = QuantizedParameters(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
-    changed = Quantized(model, made.plan, tuned, Lower().apply(PlanWithParameters(model, made.plan, tuned)).output)
+    network = quantized(model, samples(2, 3, 8, 8), forms=Integer(4))
+    tuned = QuantizedParameters(network.tuned.weights, {**network.tuned.biases, "e": noise(4, seed=8)})
+    changed = Quantized(
+        model, network.plan, tuned, Lower().apply(PlanWithParameters(model, network.plan, tuned)).output
+    )
     check(changed, samples(2, 3, 8, 8), 0.03)

@@ -31,9 +31,9 @@ from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, VectorCodebook
 
 
-def check(made: Quantized, feeds: Feeds) -> None:
+def check(network: Quantized, feeds: Feeds) -> None:
     """The same outputs bit by bit as of the file with functions, from the same kernels of ONNX Runtime."""
-    file = export(made.lowered, made.model, inline=True)
+    file = export(network.lowered, network.model, inline=True)
     onnx.checker.check_model(file.proto)
     assert not file.proto.functions
     assert {entry.domain for entry in file.proto.opset_import} == {""}
@@ -47,13 +47,13 @@ def check(made: Quantized, feeds: Feeds) -> None:
 @pytest.mark.parametrize("form", [*map(Integer, range(2, 9)), Codebook(3), FLOAT16], ids=str)
 @pytest.mark.parametrize("is_float", [False, True], ids=["on integers", "in float"])
 def test_a_residual_network(form: Format, is_float: bool) -> None:
-    made = quantized(
+    network = quantized(
         parse(RESIDUAL, **CONSTANTS),
         batches(2, 3, 8, 8),
         forms=form,
         keep_float=lambda _site: is_float or not form.has_codes,
     )
-    check(made, batches(2, 3, 8, 8)[0])
+    check(network, batches(2, 3, 8, 8)[0])
 
 
 @pytest.mark.parametrize("form", [Integer(3), Integer(8), FLOAT16], ids=str)
@@ -73,8 +73,8 @@ def test_subgraphs() -> None:
 
 
 def test_names_that_were_there_are_not_taken_again() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), batches(2, 3, 8, 8), forms=Integer(5))
-    file = export(made.lowered, made.model, inline=True)
+    network = quantized(parse(RESIDUAL, **CONSTANTS), batches(2, 3, 8, 8), forms=Integer(5))
+    file = export(network.lowered, network.model, inline=True)
     outputs = [name for node in file.proto.graph.node for name in node.output]
     constants = [tensor.name for tensor in file.proto.graph.initializer]
     names = [*outputs, *constants, *(value.name for value in file.proto.graph.input)]

@@ -36,8 +36,8 @@ def made_of(case: str, form: Format) -> tuple[Quantized, np.ndarray]:
     return quantized(model, [{"x": x}], forms=form, keep_float=lambda _site: True), x
 
 
-def check(made: Quantized, file: Exported) -> int:
-    return verify.check(file, made.lowered, Intent(made.model, made.plan, made.tuned))
+def check(network: Quantized, file: Exported) -> int:
+    return verify.check(file, network.lowered, Intent(network.model, network.plan, network.tuned))
 
 
 @pytest.mark.parametrize("form", [Integer(4), Integer(8)], ids=str)
@@ -69,8 +69,8 @@ def test_what_is_no_product_is_unpacked() -> None:
     body = "a = MatMul(x, w) s = ReduceSum <keepdims = 0> (w, zero) y = Add(a, s)"
     graph = f"g (float[N, 64] x) => (float[N, 96] y) {{ {body} }}"
     model = parse(graph, w=noise(64, 96), zero=np.array([0]))
-    made = quantized(model, [{"x": noise(2, 64)}], forms=Integer(4), keep_float=lambda _site: True)
-    assert not export(made.lowered, made.model, in_blocks=BlockProduct).blocks
+    network = quantized(model, [{"x": noise(2, 64)}], forms=Integer(4), keep_float=lambda _site: True)
+    assert not export(network.lowered, network.model, in_blocks=BlockProduct).blocks
 
 
 def test_standard_operators_are_the_default() -> None:
@@ -131,15 +131,15 @@ PLACES: Feeds = {"i": np.array([[0, 499, 7], [-1, 3, 3]]), "j": np.array([5, 499
 def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly, of tables of the widths that it takes."""
     monkeypatch.setattr(layers, "LARGE", 500 * 64)
-    made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
-    file = export(made.lowered, made.model, in_blocks=BlockProduct)
+    network = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
+    file = export(network.lowered, network.model, in_blocks=BlockProduct)
     proto = onnx.load_from_string(file.data)
     onnx.checker.check_model(proto)
     assert [node.op_type for node in proto.graph.node].count(PICKER) == (0 if form == Integer(5) else 2)
-    expected, result = made.run(PLACES, optimize=False), Runner(proto).run(PLACES)
+    expected, result = network.run(PLACES, optimize=False), Runner(proto).run(PLACES)
     for name, rows in expected.items():
         np.testing.assert_array_equal(result[name], rows)
-    assert check(made, file) == 1
+    assert check(network, file) == 1
     assert loaded_bytes(proto) < form.bits * 500 * 64 // 8 + 10_000
     stored = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= form.bits * 500 * 64 // 16]
     assert len(stored) == 1
@@ -147,14 +147,14 @@ def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.Monkey
 
 def test_a_wrong_bit_of_a_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "LARGE", 500 * 64)
-    made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=Integer(4))
-    file = export(made.lowered, made.model, in_blocks=BlockProduct)
+    network = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=Integer(4))
+    file = export(network.lowered, network.model, in_blocks=BlockProduct)
     plane = next(t for t in file.proto.graph.initializer if t.data_type == onnx.TensorProto.UINT8)
     array = numpy_helper.to_array(plane).copy()
     array[499, -1] ^= 1
     plane.CopyFrom(numpy_helper.from_array(array, plane.name))
     with pytest.raises(VerificationError, match=r"'embedding'.* is not what was tuned"):
-        check(made, file)
+        check(network, file)
 
 
 @pytest.mark.parametrize("length", [1, 2])
@@ -163,8 +163,8 @@ def test_the_bytes_of_a_table_in_blocks_are_said(length: int, monkeypatch: pytes
     monkeypatch.setattr(layers, "LARGE", 500 * 64)
     expected, written = list[int](), list[int]()
     for form in (Integer(4), Integer(8)):
-        made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
-        written.append(len(export(made.lowered, made.model, length, in_blocks=BlockProduct).data))
+        network = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
+        written.append(len(export(network.lowered, network.model, length, in_blocks=BlockProduct).data))
         uses = [size.Use(in_blocks=BlockProduct, is_table=True, rank=rank) for rank in (2, 1)]
-        expected.append(size.stored(made.tuned.weights["embedding"], uses, length).own)
+        expected.append(size.stored(network.tuned.weights["embedding"], uses, length).own)
     assert abs((written[1] - written[0]) - (expected[1] - expected[0])) <= size.BOUND

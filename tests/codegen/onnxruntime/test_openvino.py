@@ -41,20 +41,20 @@ def distance(proto: onnx.ModelProto, feeds: Feeds) -> float:
 FORMS = (*map(Integer, (2, 3, 5, 7, 8)), Codebook(3), FLOAT16)
 
 
-def inlined(made: Quantized) -> onnx.ModelProto:
-    return export(made.lowered, made.model, inline=True).proto
+def inlined(network: Quantized) -> onnx.ModelProto:
+    return export(network.lowered, network.model, inline=True).proto
 
 
 @pytest.mark.parametrize("form", mostly_slow(FORMS, Integer(3), Integer(8), Codebook(3)), ids=str)
 @pytest.mark.parametrize("is_float", [False, True], ids=["on integers", "in float"])
 def test_a_residual_network(form: Format, is_float: bool) -> None:
-    made = quantized(
+    network = quantized(
         parse(RESIDUAL, **CONSTANTS),
         samples(2, 3, 8, 8),
         forms=form,
         keep_float=lambda _site: is_float or not form.has_codes,
     )
-    assert distance(inlined(made), samples(2, 3, 8, 8)[0]) < TOLERANCE
+    assert distance(inlined(network), samples(2, 3, 8, 8)[0]) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_product(form: Format, side: int) -> None:
 
 def test_tables() -> None:
     forms = {"embedding": Integer(3), "m": Integer(3), "h": Integer(3), "mask": PALETTE}
-    made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
-    assert distance(inlined(made), WORDS[0]) < TOLERANCE
+    network = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
+    assert distance(inlined(network), WORDS[0]) < TOLERANCE
 
 
 @pytest.mark.slow

@@ -38,8 +38,8 @@ def made_in(form: Format) -> Quantized:
     return quantized(parse(TWO, embedding=noise(ROWS, WIDTH)), [FEEDS], forms=form)
 
 
-def check(made: Quantized, file: Exported) -> int:
-    return verify.check(file, made.lowered, Intent(made.model, made.plan, made.tuned))
+def check(network: Quantized, file: Exported) -> int:
+    return verify.check(file, network.lowered, Intent(network.model, network.plan, network.tuned))
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -72,21 +72,23 @@ def test_no_row_of_paths_may_be_read(form: Format) -> None:
 @pytest.mark.parametrize("form", PATHS, ids=str)
 def test_a_table_of_paths_that_one_row_is_read_of_is_unpacked(form: Format) -> None:
     feeds = {"i": np.array(-1)}
-    made = quantized(parse("g (int64 i) => (float[48] y) { y = Gather(t, i) }", t=noise(ROWS, WIDTH)), [], forms=form)
-    file = export(made.lowered, made.model)
+    network = quantized(
+        parse("g (int64 i) => (float[48] y) { y = Gather(t, i) }", t=noise(ROWS, WIDTH)), [], forms=form
+    )
+    file = export(network.lowered, network.model)
     assert [function.kind for function in file.functions] == [UnpackKind.FLOAT]
-    assert check(made, file) == 1
+    assert check(network, file) == 1
     result = Runner(onnx.load_from_string(file.data)).run(feeds)
-    np.testing.assert_array_equal(result["y"], made.run(feeds)["y"])
+    np.testing.assert_array_equal(result["y"], network.run(feeds)["y"])
 
 
 def test_what_is_read_whole_as_well_is_unpacked() -> None:
     graph = "g (int64[N, T] i) => (float[N, T, 48] y, float[500, 48] z) { y = Gather(t, i) z = Neg(t) }"
-    made = quantized(parse(graph, t=noise(ROWS, WIDTH)), [{"i": FEEDS["i"]}], forms=Integer(4))
-    file = export(made.lowered, made.model)
+    network = quantized(parse(graph, t=noise(ROWS, WIDTH)), [{"i": FEEDS["i"]}], forms=Integer(4))
+    file = export(network.lowered, network.model)
     assert not file.picks
     assert [function.kind for function in file.functions] == [UnpackKind.FLOAT]
-    assert check(made, file) == 1
+    assert check(network, file) == 1
 
 
 def test_float16_is_unpacked() -> None:

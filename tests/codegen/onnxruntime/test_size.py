@@ -174,12 +174,12 @@ def test_a_tied_table_is_counted_once(large: int, integer: bool, monkeypatch: py
     for form in (Integer(3), Integer(7), VectorCodebook(5)):
         feeds = [{"i": np.array([[1, 2]])}]
         model = parse(graph, t=table, h=table.T.copy())
-        made = quantized(model, feeds, forms=form, keep_float=lambda _site: not integer)
-        assert bool(made.plan.integer) == integer
+        network = quantized(model, feeds, forms=form, keep_float=lambda _site: not integer)
+        assert bool(network.plan.integer) == integer
         uses = [size.Use(integer), size.Use(is_table=True, rank=2 if large == 1 else None)]
-        needed = size.stored(made.tuned.weights["h"], uses, 1, tied=True)
+        needed = size.stored(network.tuned.weights["h"], uses, 1, tied=True)
         said.append(needed.own + sum(needed.parts(18).values()))
-        written.append(export(made.lowered, made.model, 1).size)
+        written.append(export(network.lowered, network.model, 1).size)
     assert np.ptp(np.subtract(written, said)) <= size.BOUND
 
 
@@ -189,10 +189,10 @@ def test_a_tied_table_in_blocks_is_counted_once(monkeypatch: pytest.MonkeyPatch)
     table, written, said = noise(90, 32), [], []
     for form in (Integer(4), Integer(8)):
         model = parse(graph, t=table, h=table.T.copy())
-        made = quantized(model, [{"i": np.array([[1, 2]])}], forms=form, keep_float=lambda _site: True)
+        network = quantized(model, [{"i": np.array([[1, 2]])}], forms=form, keep_float=lambda _site: True)
         uses = [size.Use(in_blocks=BlockProduct), size.Use(in_blocks=BlockProduct, is_table=True, rank=2)]
-        needed = size.stored(made.tuned.weights["h"], uses, 1, tied=True)
+        needed = size.stored(network.tuned.weights["h"], uses, 1, tied=True)
         said.append(needed.own + sum(needed.parts(18).values()))
-        written.append(export(made.lowered, made.model, 1, in_blocks=BlockProduct).size)
+        written.append(export(network.lowered, network.model, 1, in_blocks=BlockProduct).size)
     assert np.ptp(np.subtract(written, said)) <= size.BOUND
     assert written[1] - written[0] == pytest.approx(table.size / 2, abs=size.BOUND)

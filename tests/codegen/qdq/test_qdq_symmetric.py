@@ -40,8 +40,8 @@ def test_a_bound_within_the_codes_stays_for_tensorrt() -> None:
     constants: dict[str, np.ndarray | np.generic] = {"low": np.float32(0), "high": np.float32(0.5)}
     constants |= {"w": noise(3, 3, 1, 1), "b": noise(3)}
     feeds = samples(1, 3, 8, 8)
-    made = quantized(parse(graph, **constants), feeds, params={"r": QuantParams(UINT8, 0.75 / 255, 0)}, fused=True)
-    model = both(made, feeds, {})[0]
+    network = quantized(parse(graph, **constants), feeds, params={"r": QuantParams(UINT8, 0.75 / 255, 0)}, fused=True)
+    model = both(network, feeds, {})[0]
     zeros = [np.asarray(QdqGraph(model).array(node.input[2])) for node in QdqGraph(model).conversions()]
     assert {int(zero) for zero in zeros} == {0}
     other = for_tensorrt(model)

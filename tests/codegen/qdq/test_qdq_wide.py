@@ -46,8 +46,8 @@ def test_what_was_real_is_so_but_for_rounding(kind: str, seed: int) -> None:
     model, feeds = parse(FLOAT_GRAPHS[kind], **SMALL), samples(1, 6, 8, 8)
     rng = np.random.default_rng(seed)
     share = (0.3, 0.7, 1.0)[seed]
-    made = quantized(model, feeds, keep_float=lambda _name: bool(rng.random() < share))
-    before, _, _ = both(made, feeds, {}, wide=True)
+    network = quantized(model, feeds, keep_float=lambda _name: bool(rng.random() < share))
+    before, _, _ = both(network, feeds, {}, wide=True)
     after = widened(before, feeds)
     assert not violations(after, "qnn")
     for each in feeds:
@@ -60,8 +60,8 @@ def test_what_was_real_is_so_but_for_rounding(kind: str, seed: int) -> None:
 
 def test_a_region_is_on_16_bits_and_the_rest_on_8() -> None:
     feeds = samples(1, 3, 8, 8)
-    made = quantized(parse(RESIDUAL, **CONSTANTS), feeds, keep_float=lambda name: name in ("p", "f", "m", "y"))
-    before, _, _ = both(made, feeds, {}, wide=True)
+    network = quantized(parse(RESIDUAL, **CONSTANTS), feeds, keep_float=lambda name: name in ("p", "f", "m", "y"))
+    before, _, _ = both(network, feeds, {}, wide=True)
     after = widened(before, feeds)
     assert types(after) == {"uint8", "uint16"}
     assert not violations(after, "qnn")
@@ -79,8 +79,8 @@ def test_a_region_is_on_16_bits_and_the_rest_on_8() -> None:
 
 def test_a_code_of_8_bits_is_the_same_number_on_16() -> None:
     feeds = samples(1, 3, 8, 8)
-    made = quantized(parse(RESIDUAL, **CONSTANTS), feeds, keep_float=lambda name: name == "y")
-    graph = QdqGraph(widened(both(made, feeds, {}, wide=True)[0], feeds))
+    network = quantized(parse(RESIDUAL, **CONSTANTS), feeds, keep_float=lambda name: name == "y")
+    graph = QdqGraph(widened(both(network, feeds, {}, wide=True)[0], feeds))
     conversions = [
         (maker, node)
         for node in graph.conversions()
@@ -128,8 +128,8 @@ def test_constants_of_equal_codes_are_several() -> None:
     )
     feeds = [{"x": noise(1, 6, seed=seed)} for seed in range(4)]
     constants = {"w": noise(6, 6), "half": np.array(0.5, np.float32), "third": np.array(0.3, np.float32)}
-    made = quantized(parse(text, **constants), feeds, keep_float=lambda _name: True)
-    after = widened(both(made, feeds, {}, wide=True)[0], feeds)
+    network = quantized(parse(text, **constants), feeds, keep_float=lambda _name: True)
+    after = widened(both(network, feeds, {}, wide=True)[0], feeds)
     assert not violations(after, "qnn")
     shared = onnx.ModelProto()
     shared.CopyFrom(after)
@@ -147,8 +147,8 @@ def test_products_of_8_and_16_bits_are_on_16(real: str) -> None:
     feeds = [{"x": noise(1, 6, 8, seed=seed)} for seed in range(4)]
     model = parse(text, w=noise(8, 8, scale=0.3), v=noise(8, 8, seed=1, scale=0.3))
     left = {"q": {"q", "s"}, "t": {"k", "t", "s"}}[real]
-    made = quantized(model, feeds, keep_float=lambda name: name in left)
-    before = both(made, feeds, {}, wide=True)[0]
+    network = quantized(model, feeds, keep_float=lambda name: name in left)
+    before = both(network, feeds, {}, wide=True)[0]
     after = widened(before, feeds)
     assert types(after) == {"uint8", "uint16", "int16"}
     assert not violations(after, "qnn")
@@ -184,8 +184,8 @@ def test_attention_with_a_mask_is_close(lowest: float) -> None:
     }
     mask = np.array([[[0, 0, 0, 0, 1, 1]]], np.float32)
     feeds = [{"x": noise(1, 6, 8, seed=seed), "mask": mask} for seed in range(4)]
-    made = quantized(parse(graph, **constants), feeds, keep_float=lambda _name: True)
-    before, _, _ = both(made, feeds, {}, wide=True)
+    network = quantized(parse(graph, **constants), feeds, keep_float=lambda _name: True)
+    before, _, _ = both(network, feeds, {}, wide=True)
     after = widened(before, feeds)
     wanted, result = (Runner(one).run(feeds[0])["y"] for one in (before, after))
     assert relative([wanted], [result]) < 1e-3

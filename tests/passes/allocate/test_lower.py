@@ -47,39 +47,39 @@ pytestmark = pytest.mark.processor
 
 
 def check(
-    made: Quantized, feeds: list[Feeds], tolerance: float = 0.02, runs: tuple[bool, ...] = (False, True)
+    network: Quantized, feeds: list[Feeds], tolerance: float = 0.02, runs: tuple[bool, ...] = (False, True)
 ) -> set[str]:
     """The lowered graph is valid, keeps the interface and computes what it says; returns the optimized operators.
 
     runs: whether ONNX Runtime optimizes. Packed constants of float layers are folded in the delivered file only: here
     the runtime would take them for its own integer kernels.
     """
-    proto = ir.to_proto(made.lowered.model)
+    proto = ir.to_proto(network.lowered.model)
     onnx.checker.check_model(proto, full_check=True)
-    before = ir.to_proto(made.model)
+    before = ir.to_proto(network.model)
     for side in ("input", "output"):
         old, new = (getattr(p.graph, side) for p in (before, proto))
         kinds = [[(v.name, v.type.tensor_type.elem_type) for v in values] for values in (old, new)]
         assert kinds[0] == kinds[1]
     for one in feeds:
-        expected = made.simulate(one)
+        expected = network.simulate(one)
         for optimize in runs:
-            result = made.run(one, optimize=optimize)
+            result = network.run(one, optimize=optimize)
             assert list(result) == list(expected)
             for name, value in expected.items():
                 assert result[name].shape == value.shape
                 distance = np.sqrt(np.mean(np.square(result[name] - value)) / max(np.mean(np.square(value)), 1e-9))
                 assert distance < tolerance, (name, optimize)
-    free = {kernel.node for kernel in made.plan.kernels if kernel.float_output}
-    assert parity(made, feeds[0]) > 0 or set(made.plan.integer) <= free
-    return operators(made.lowered.model)
+    free = {kernel.node for kernel in network.plan.kernels if kernel.float_output}
+    assert parity(network, feeds[0]) > 0 or set(network.plan.integer) <= free
+    return operators(network.lowered.model)
 
 
-def parity(made: Quantized, feeds: Feeds) -> int:
+def parity(network: Quantized, feeds: Feeds) -> int:
     """Kernels compared with the integer reference, each given the integers that ONNX Runtime gave it."""
-    steps = list(reference.steps(made.lowered))
+    steps = list(reference.steps(network.lowered))
     names = sorted({name for step in steps for name in (*step.inputs, step.output)})
-    values = Runner(made.lowered.model, names).run(feeds, names) if names else {}
+    values = Runner(network.lowered.model, names).run(feeds, names) if names else {}
     for step in steps:
         low, high = reference.bounds(step, values)
         assert ((low <= values[step.output]) & (values[step.output] <= high)).all(), step.name
@@ -101,20 +101,20 @@ MOVES = {"MaxPool", "NhwcMaxPool", "Concat", "Reshape", "Flatten", "Transpose", 
 
 @pytest.mark.parametrize("bits", [2, 4, 7])
 def test_a_residual_network_runs_on_integer_kernels(bits: int) -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(bits))
-    left = check(made, [*samples(2, 3, 8, 8), *samples(1, 3, 8, 8)])
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(bits))
+    left = check(network, [*samples(2, 3, 8, 8), *samples(1, 3, 8, 8)])
     assert left <= INTEGER | MOVES
-    assert set(made.lowered.integer) == {"c", "d", "e", "s", "f", "m", "y"}
-    assert parity(made, samples(2, 3, 8, 8)[0]) == 7
-    assert set(made.lowered.formats.values()) == {Integer(bits)}
+    assert set(network.lowered.integer) == {"c", "d", "e", "s", "f", "m", "y"}
+    assert parity(network, samples(2, 3, 8, 8)[0]) == 7
+    assert set(network.lowered.formats.values()) == {Integer(bits)}
 
 
 def test_eight_bits_are_close_to_float() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
-    made = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
+    network = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
     for feeds in samples(2, 3, 8, 8):
         expected = run(model, feeds)["y"]
-        assert np.abs(made.run(feeds)["y"] - expected).max() < 0.1 * np.abs(expected).max()
+        assert np.abs(network.run(feeds)["y"] - expected).max() < 0.1 * np.abs(expected).max()
 
 
 def test_the_float_model_is_left_as_it_is() -> None:
@@ -126,17 +126,17 @@ def test_the_float_model_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("kept", ["x", "r", "q", "t", "f"])
 def test_parts_may_stay_float(kept: str) -> None:
-    made = quantized(
+    network = quantized(
         parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN, keep_float=lambda site: site == kept
     )
-    assert 0 < len(made.plan.integer) < 7
-    check(made, samples(2, 3, 8, 8))
+    assert 0 < len(network.plan.integer) < 7
+    check(network, samples(2, 3, 8, 8))
 
 
 def test_all_may_stay_float() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN, keep_float=lambda _site: True)
-    assert not made.lowered.codes
-    check(made, samples(2, 3, 8, 8), 1e-5)
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN, keep_float=lambda _site: True)
+    assert not network.lowered.codes
+    check(network, samples(2, 3, 8, 8), 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -150,26 +150,26 @@ def test_real_numbers_may_be_rounded_to_fewer_digits(
     nodes, outputs = GRAPHS[kind]
     model = parse(f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}", **SMALL)
     feeds = samples(2, 6, 8, 8)
-    made = quantized(model, feeds, keep_float=lambda _site: True, is_rounded=lambda _: True, to=form)
-    assert made.lowered.cast == made.plan.cast
-    values = [*made.model.graph.inputs, *(value for node in made.model.graph for value in node.outputs)]
+    network = quantized(model, feeds, keep_float=lambda _site: True, is_rounded=lambda _: True, to=form)
+    assert network.lowered.cast == network.plan.cast
+    values = [*network.model.graph.inputs, *(value for node in network.model.graph for value in node.outputs)]
     read = {value.name for value in values if value.uses()}
-    roundings = sum(str(node.outputs[0].name).endswith("/cast") for node in made.lowered.model.graph)
-    assert roundings == len(made.lowered.cast.keys() & read) > 0
-    check(made, feeds, agrees)
+    roundings = sum(str(node.outputs[0].name).endswith("/cast") for node in network.lowered.model.graph)
+    assert roundings == len(network.lowered.cast.keys() & read) > 0
+    check(network, feeds, agrees)
     plain = quantized(model, feeds, keep_float=lambda _site: True)
     for one in feeds:  # the rounding is there
-        result, real = made.run(one)["y"], plain.run(one)["y"]
+        result, real = network.run(one)["y"], plain.run(one)["y"]
         assert 0 < np.abs(result - real).max() < differs * np.abs(real).max()
 
 
 def test_outputs_themselves_are_not_rounded_to_bfloat16() -> None:
     model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}, float[N, 6, 8, 8] c) {{ {C} y = Conv(c, v) }}", **SMALL)
-    made = quantized(model, samples(2, 6, 8, 8), keep_float=lambda _: True, is_rounded=lambda _: True)
+    network = quantized(model, samples(2, 6, 8, 8), keep_float=lambda _: True, is_rounded=lambda _: True)
     for feeds in samples(2, 6, 8, 8):
-        result = made.run(feeds)
+        result = network.run(feeds)
         assert not any(np.array_equal(result[name], to_bfloat16(result[name])) for name in ("c", "y"))
-        wanted = np.einsum("oi,nihw->nohw", made.tuned.weights["v"].weight[:, :, 0, 0], to_bfloat16(result["c"]))
+        wanted = np.einsum("oi,nihw->nohw", network.tuned.weights["v"].weight[:, :, 0, 0], to_bfloat16(result["c"]))
         np.testing.assert_allclose(result["y"], wanted, atol=1e-5)
 
 
@@ -177,10 +177,10 @@ def test_outputs_themselves_are_not_rounded_to_bfloat16() -> None:
 def test_lowering(kind: str) -> None:
     nodes, outputs = GRAPHS[kind]
     model = parse(f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}", **SMALL)
-    made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN)
-    left = check(made, [*samples(2, 6, 8, 8), *samples(1, 6, 8, 8)], 0.05)
+    network = quantized(model, samples(2, 6, 8, 8), forms=SEVEN)
+    left = check(network, [*samples(2, 6, 8, 8), *samples(1, 6, 8, 8)], 0.05)
     assert "Conv" not in left
-    assert len(made.plan.integer) == sum(nodes.count(op) for op in ("Conv(", "Add(", "Mul(", "Pool("))
+    assert len(network.plan.integer) == sum(nodes.count(op) for op in ("Conv(", "Add(", "Mul(", "Pool("))
 
 
 def test_no_float_operator_is_left_between_layers() -> None:
@@ -188,40 +188,40 @@ def test_no_float_operator_is_left_between_layers() -> None:
         C + "r = Relu(c) p = MaxPool <kernel_shape = [2, 2]> (r) k = Clip(p, low, high) q = Pad(k, pads) y = Conv(q, v)"
     )
     model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}) {{ {nodes} }}", **SMALL)
-    made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN)
-    nodes_of = [node.op_type for node in made.lowered.model.graph]
+    network = quantized(model, samples(2, 6, 8, 8), forms=SEVEN)
+    nodes_of = [node.op_type for node in network.lowered.model.graph]
     assert "Relu" not in nodes_of
     assert nodes_of.count("QuantizeLinear") == 3
     assert nodes_of.count("DequantizeLinear") == 2 + 2 + 1
-    assert operators(made.lowered.model) <= INTEGER | MOVES | {"Clip", "Pad"}
+    assert operators(network.lowered.model) <= INTEGER | MOVES | {"Clip", "Pad"}
 
 
 def test_a_relu_whose_codes_do_not_saturate_runs_on_codes() -> None:
     model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}) {{ {C} r = Relu(c) y = Conv(r, v) }}", **SMALL)
     wide = {"r": QuantParams(UINT8, 0.02, 100)}
-    made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN, params=wide)
-    clip = next(node for node in made.lowered.model.graph if node.op_type == "Clip")
+    network = quantized(model, samples(2, 6, 8, 8), forms=SEVEN, params=wide)
+    clip = next(node for node in network.lowered.model.graph if node.op_type == "Clip")
     assert clip.inputs[0] is not None
     maker = clip.inputs[0].producer()
     assert maker is not None
     assert maker.op_type == "QuantizeLinear"
     for feeds in samples(2, 6, 8, 8):
-        np.testing.assert_allclose(made.run(feeds)["y"], made.simulate(feeds)["y"], atol=0.05)
+        np.testing.assert_allclose(network.run(feeds)["y"], network.simulate(feeds)["y"], atol=0.05)
 
 
 def test_a_clip_below_the_largest_code_stays() -> None:
     model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}) {{ {C} r = Clip(c, zero, high) y = Conv(r, v) }}", **SMALL)
     wide = {"r": QuantParams(UINT8, 0.02, 0)}
-    made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN, params=wide)
-    assert "Clip" in [node.op_type for node in made.lowered.model.graph]
+    network = quantized(model, samples(2, 6, 8, 8), forms=SEVEN, params=wide)
+    assert "Clip" in [node.op_type for node in network.lowered.model.graph]
     for feeds in samples(2, 6, 8, 8):
-        np.testing.assert_allclose(made.run(feeds)["y"], made.simulate(feeds)["y"], atol=0.05)
+        np.testing.assert_allclose(network.run(feeds)["y"], network.simulate(feeds)["y"], atol=0.05)
 
 
 def test_subgraphs_read_the_dequantized_value() -> None:
-    made = quantized(parse(SUBGRAPH, **SMALL), [{"x": noise(2, 6, 8, 8), "k": np.array(True)}], forms=SEVEN)
+    network = quantized(parse(SUBGRAPH, **SMALL), [{"x": noise(2, 6, 8, 8), "k": np.array(True)}], forms=SEVEN)
     for choice in (True, False):
-        check(made, [{"x": noise(2, 6, 8, 8), "k": np.array(choice)}])
+        check(network, [{"x": noise(2, 6, 8, 8), "k": np.array(choice)}])
 
 
 # Weights
@@ -230,24 +230,26 @@ def test_subgraphs_read_the_dequantized_value() -> None:
 @pytest.mark.parametrize("form", [Integer(3), Integer(8), FLOAT16, FLOAT32], ids=str)
 def test_tables_and_float_layers(form: Format) -> None:
     forms = {"embedding": form, "m": form, "h": form, "mask": PALETTE}
-    made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
-    check(made, WORDS, 1e-5, runs=(False,))
-    assert set(made.lowered.formats.values()) == ({form, PALETTE} if form.family == "int" else {PALETTE})
-    assert made.lowered.layer_constants == {}
+    network = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
+    check(network, WORDS, 1e-5, runs=(False,))
+    assert set(network.lowered.formats.values()) == ({form, PALETTE} if form.family == "int" else {PALETTE})
+    assert network.lowered.layer_constants == {}
 
 
 def test_a_table_in_front_of_integer_layers() -> None:
-    made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms={"mask": PALETTE, "m": SEVEN, "h": SEVEN})
-    assert set(made.plan.integer) == {"z", "y"}
-    check(made, WORDS)
+    network = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms={"mask": PALETTE, "m": SEVEN, "h": SEVEN})
+    assert set(network.plan.integer) == {"z", "y"}
+    check(network, WORDS)
 
 
 def test_a_layer_without_codes_computes_in_float() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
-    made = quantized(model, samples(2, 3, 8, 8), forms={"point": FLOAT16, "w": SEVEN, "depth": SEVEN, "other": FLOAT32})
-    assert set(made.plan.integer) == {"c", "d", "s", "m", "y"}
-    check(made, samples(2, 3, 8, 8), 1e-4, runs=(False,))
-    check(made, samples(2, 3, 8, 8), 0.05, runs=(True,))  # ONNX Runtime rounds the weights of the others to 8 bits
+    network = quantized(
+        model, samples(2, 3, 8, 8), forms={"point": FLOAT16, "w": SEVEN, "depth": SEVEN, "other": FLOAT32}
+    )
+    assert set(network.plan.integer) == {"c", "d", "s", "m", "y"}
+    check(network, samples(2, 3, 8, 8), 1e-4, runs=(False,))
+    check(network, samples(2, 3, 8, 8), 0.05, runs=(True,))  # ONNX Runtime rounds the weights of the others to 8 bits
 
 
 @pytest.mark.parametrize("quantize", [True, False])
@@ -255,18 +257,18 @@ def test_a_weight_used_in_two_ways(quantize: bool) -> None:
     """The scales of its table run along an axis that need not be the output channels of either layer."""
     graph = "g (float[N, 20] x) => (float[N, 20] y) { a = MatMul(x, w) r = Relu(a) y = Gemm <transB = 1> (r, w, b) }"
     model = parse(graph, w=noise(20, 20, scale=0.3) * np.linspace(0.1, 2, 20, dtype=np.float32), b=noise(20))
-    made = quantized(model, samples(4, 20), forms=SEVEN, keep_float=lambda _site: not quantize)
-    check(made, samples(4, 20), runs=(False,))
+    network = quantized(model, samples(4, 20), forms=SEVEN, keep_float=lambda _site: not quantize)
+    check(network, samples(4, 20), runs=(False,))
 
 
 def test_a_weight_that_another_operator_reads_is_stored_once() -> None:
     graph = "g (float[20, 20] x) => (float[20, 20] y) { a = MatMul(x, w) y = Add(a, w) }"
     model = parse(graph, w=noise(20, 20, scale=0.3))
     feeds = [{"x": noise(20, 20, seed=5)}]
-    made = quantized(model, feeds, forms=SEVEN)
-    assert set(made.plan.integer) == {"a"}
-    check(made, feeds)
-    stored = [t.name for t in ir.to_proto(made.lowered.model).graph.initializer if t.dims and np.prod(t.dims) == 400]
+    network = quantized(model, feeds, forms=SEVEN)
+    assert set(network.plan.integer) == {"a"}
+    check(network, feeds)
+    stored = [t.name for t in ir.to_proto(network.lowered.model).graph.initializer if t.dims and np.prod(t.dims) == 400]
     assert stored == ["w/codes"]
 
 
@@ -274,18 +276,18 @@ def test_a_large_bias_of_a_channel_with_tiny_weights_fits() -> None:
     weight, bias = noise(6, 6, 1, 1), np.arange(6, dtype=np.float32)
     weight[5] *= 1e-11
     model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}) {{ y = Conv(x, w, b) }}", w=weight, b=bias)
-    made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN)
-    check(made, samples(2, 6, 8, 8))
-    np.testing.assert_allclose(made.run(samples(2, 6, 8, 8)[0])["y"][:, 5], 5, atol=0.1)
+    network = quantized(model, samples(2, 6, 8, 8), forms=SEVEN)
+    check(network, samples(2, 6, 8, 8))
+    np.testing.assert_allclose(network.run(samples(2, 6, 8, 8)[0])["y"][:, 5], 5, atol=0.1)
 
 
 def test_biases_have_the_scale_of_the_accumulator() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN)
-    values = {t.name: onnx.numpy_helper.to_array(t) for t in ir.to_proto(made.lowered.model).graph.initializer}
-    makers = {node.output[0]: node for node in ir.to_proto(made.lowered.model).graph.node}
+    network = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN)
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in ir.to_proto(network.lowered.model).graph.initializer}
+    makers = {node.output[0]: node for node in ir.to_proto(network.lowered.model).graph.node}
     compared = 0
-    for layer in made.plan.layers:
-        step = np.float32(made.plan.params[layer.input].scale)
+    for layer in network.plan.layers:
+        step = np.float32(network.plan.params[layer.input].scale)
         weight, bias = makers[f"{layer.name}/weight"], makers.get(f"{layer.name}/bias")
         if bias is not None:
             np.testing.assert_array_equal(values[bias.input[1]], step * values[weight.input[1]])
@@ -296,18 +298,18 @@ def test_biases_have_the_scale_of_the_accumulator() -> None:
 
 def test_new_biases_are_used() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
-    made = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
+    network = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
     biases: dict[str, np.ndarray] = {"e": noise(4, seed=20), "y": noise(5, seed=21)}
-    tuned = QuantizedParameters(made.tuned.weights, {**made.tuned.biases, **biases})
-    changed = Lower().apply(PlanWithParameters(model, made.plan, tuned)).output
+    tuned = QuantizedParameters(network.tuned.weights, {**network.tuned.biases, **biases})
+    changed = Lower().apply(PlanWithParameters(model, network.plan, tuned)).output
     result = Runner(changed.model).run(samples(2, 3, 8, 8)[0])["y"]
     expected = parse(
         RESIDUAL.replace("Conv(q, point)", "Conv(q, point, eb)"), **{**CONSTANTS, "hb": biases["y"]}, eb=biases["e"]
     )
-    again = quantized(expected, samples(2, 3, 8, 8), forms=SEVEN, params=made.plan.activations)
+    again = quantized(expected, samples(2, 3, 8, 8), forms=SEVEN, params=network.plan.activations)
     np.testing.assert_allclose(result, again.run(samples(2, 3, 8, 8)[0])["y"], atol=1e-5)
     assert changed.layer_constants["e/weight"] == "e/bias"
-    assert made.lowered.layer_constants["e/weight"] is None
+    assert network.lowered.layer_constants["e/weight"] is None
 
 
 def test_names_of_the_model_are_not_taken() -> None:
@@ -344,6 +346,6 @@ def test_codes_are_rounded_again_between_two_scales() -> None:
     )
     model = parse(graph, w=noise(4, 3, 1, 1), v=noise(4, 4, 1, 1, seed=1))
     params = {"d": QuantParams(UINT8, 1 / 255, 0), "m": QuantParams(UINT8, 1 / 200, 10)}
-    made = quantized(model, samples(1, 3, 8, 8), params=params, fused=True)
-    check(made, samples(1, 3, 8, 8))
-    assert made.lowered.codes.keys() == {"x", "d", "m"}
+    network = quantized(model, samples(1, 3, 8, 8), params=params, fused=True)
+    check(network, samples(1, 3, 8, 8))
+    assert network.lowered.codes.keys() == {"x", "d", "m"}
