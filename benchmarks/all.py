@@ -70,7 +70,7 @@ COMPARED = (
     *("squeezenet1_1", "stories260K", "yolox_nano_416"),
 )
 # Recipes of other tools by network: all of them for small ones, on which those that search end in minutes.
-FEW_RECIPES = "onnxruntime:int8,onnxruntime:int4-weights,aimet:w8a8,aimet:w4a8,quark:int8"
+FEW_RECIPES = "onnxruntime:int8,onnxruntime:int4-weights,aimet:w8a8,aimet:w4a8,quark:int8,nncf:int8,modelopt:int8"
 BESIDE = {
     **dict.fromkeys(("mlperftiny_ic_resnet8", "mlperftiny_kws_dscnn"), ""),
     **dict.fromkeys(("cifar10_resnet20", "squeezenet1_1", "mobilenetv2_imagenette"), f" --recipes {FEW_RECIPES}"),

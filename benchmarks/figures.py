@@ -423,6 +423,8 @@ RECIPES = {
     "aimet w8a8": "AIMET, w8a8",
     "aimet w4a8": "AIMET, w4a8",
     "quark int8": "AMD Quark, int8",
+    "nncf int8": "NNCF, int8",
+    "modelopt int8": "NVIDIA ModelOpt, int8",
 }
 SHOWN_PEERS = ("squeezenet1_1", "mobilenetv2_imagenette", "mlperftiny_ic_resnet8")
 

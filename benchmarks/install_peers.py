@@ -15,11 +15,15 @@ RUNTIME = ("onnxruntime==1.31.1", "onnx")
 TORCH = ("torch==2.13.0",)
 AIMET: tuple[str, ...] = ("bokeh", "hvplot", "jinja2", "jsonschema", "onnx_ir", "onnxscript", "osqp", "pandas")
 AIMET += ("psutil", "pybind11", "pyyaml", "scikit-learn", "scipy", "tqdm")
+MODELOPT: tuple[str, ...] = ("nvidia-modelopt==0.47.0", "cppimport", "lief", "onnx-graphsurgeon", "onnxslim")
+MODELOPT += ("onnxconverter-common", "onnxscript", "polygraphy")
 STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "onnxruntime": ((*RUNTIME, "onnx-ir", "sympy"),),
     "onnxsim": ((*RUNTIME, "onnxsim==0.8.1"),),
     # Of what it requires all but onnx2torch, whose torchvision may bring another PyTorch; no recipe here needs it.
     "aimet": (TORCH, ("--no-deps", "aimet-onnx==2.42.0"), (*RUNTIME, *AIMET)),
+    "modelopt": (TORCH, (*RUNTIME, *MODELOPT)),
+    "nncf": (("nncf==3.4.0", "openvino==2026.4.1", *RUNTIME),),
     "openvino": (("openvino==2026.4.1", "numpy"),),
     "quark": (TORCH, ("amd-quark==0.13", "onnxruntime>=1.22.2,<=1.28.0")),
 }

@@ -9,6 +9,7 @@ python benchmarks/peers.py --peers FOLDER [--tasks a,b] [--recipes onnxruntime:i
 
 import argparse
 import json
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -41,6 +42,8 @@ RECIPES = (
     "quark:int8",
     "quark:int8-adaround",
     "quark:int8-adaquant",
+    "nncf:int8",
+    "modelopt:int8",
 )
 COMPRESSED = 0.6  # of the float bytes: what is not even that much smaller says nothing about a budget
 SCORING_THREADS = 1  # nothing is timed here, and threads that wait for one another make a busy machine busier
@@ -118,8 +121,10 @@ def quantize(recipe: str, setting: Setting, target: Path) -> dict[str, Any]:
         return {"note": ABSENT}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # an earlier run's file must not pass for this one's
+    source = target.with_name("source.onnx")  # a copy: ModelOpt writes to the file that it is given
+    shutil.copyfile(setting.task.path, source)
     script = SCRIPTS / f"{peer}_recipes.py"
-    parameters = (setting.task.path.absolute(), setting.samples, target.absolute(), setting.arguments.effort)
+    parameters = (source.absolute(), setting.samples, target.absolute(), setting.arguments.effort)
     command = [python.absolute(), "-W", "ignore", script, name, *parameters]
     limit = setting.arguments.timeout
     try:
