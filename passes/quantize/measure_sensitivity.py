@@ -155,7 +155,7 @@ class MeasureSensitivity:
     def _check_floor(self, measured: int, weights: int, pace: Pace) -> None:
         """Raises TimeTooShort; see `apply`."""
         if measured < self.floor * weights:
-            message = f"there was time to measure what {measured} of {weights} weights lose; the others are guesses"
+            message = f"there was time to measure what {measured} of {weights} weights lose"
             raise TimeTooShort(message, pace.whole)
 
     def _forms_of(self, candidates: WeightCandidates) -> dict[str, Sequence[Format]]:
@@ -502,7 +502,11 @@ def usual_loss(candidates: WeightCandidates, anchors: Anchors, otherwise: Callab
 def loss_of_noise(loss: OutputLoss, reference: Sequence[Values]) -> float:
     """The loss for the relative error of the outputs themselves: as if errors of layers arrived there as they are."""
     rng = np.random.default_rng(0)
-    noisy = ({name: _with_noise(array, rng) for name, array in values.items()} for values in reference)
+    noisy = (
+        # Sequences are lists, and are not compared.
+        {name: _with_noise(array, rng) for name, array in values.items() if not isinstance(array, list)}
+        for values in reference
+    )
     result = loss.mean(reference, noisy) / NOISE
     return result if np.isfinite(result) and result > 0 else 1.0
 

@@ -25,6 +25,7 @@ SAMPLE = {
     "test_nllloss_NCd1d2_no_weight_reduction_mean_ii": "negativeloglikelihoodloss",
     "test_sequence_map_add_1_sequence_1_tensor": "sequence_map",
     "test_shape_start_greater_than_end": "shape",
+    "test_split_to_sequence_2": "splittosequence",
 }
 SHARE = 0.975  # of those of accepted opsets that are right in ONNX Runtime itself
 
