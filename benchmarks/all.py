@@ -1,12 +1,13 @@
 """Every benchmark that documents take figures from, piece by piece, each of less than an hour.
 
 python benchmarks/all.py [--list] [--only TEXT] [--again] [--minutes 170]
-                         [--peers FOLDER] [--llama FOLDER] [--cmsis-nn CHECKOUT]
+                         [--same-as COMMIT] [--peers FOLDER] [--llama FOLDER] [--cmsis-nn CHECKOUT]
 
 A piece is one call of a benchmark. It runs if it never ran to its end, or if something has changed since that it
 depends on: the benchmark, the code that it measures (comments aside), the networks of the project. What ended is noted
 at once, so a run that is cut off loses one piece at most. --minutes: after which no piece is started. Pieces that need
-what is not at hand are listed with the reason.
+what is not at hand are listed with the reason. --same-as: what was measured on the code of that commit stands, since
+this code writes the same files, as same_bytes.py shows; the state names both commits.
 
 The state is in figures/all.json: for each piece its commit, date, seconds and result. Benchmarks put rows into the data
 files that `figures.py` writes documents from.
@@ -169,18 +170,22 @@ def pieces() -> Iterator[Piece]:
     yield Piece("scale", "scale.py --record")
 
 
-def fingerprint(piece: Piece) -> str:
-    """What the figures of a piece follow from: its command and the contents of all files that it uses."""
+def fingerprint(piece: Piece, commit: str = "") -> str:
+    """What the figures of a piece follow from: its command and the contents of all files that it uses.
+
+    commit: as they were there; default: as they are.
+    """
     paths = sorted({*COMMON, *piece.uses, piece.script})
-    listed = subprocess.run(["git", "ls-files", "-z", "--", *paths], cwd=ROOT, capture_output=True, check=True).stdout
-    files = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
-    return hashlib.sha256("\n".join([piece.command, *map(content, files)]).encode()).hexdigest()[:16]
+    listing = ("ls-tree", "-r", "--name-only", "-z", commit) if commit else ("ls-files", "-z")
+    files = sorted(os.fsdecode(name) for name in _git(*listing, "--", *paths).split(b"\0") if name)
+    contents = (content(file, commit) for file in files)
+    return hashlib.sha256("\n".join([piece.command, *contents]).encode()).hexdigest()[:16]
 
 
 @cache
-def content(file: str) -> str:
+def content(file: str, commit: str = "") -> str:
     """The name of a file and a digest of it; of Python without comments and docstrings."""
-    data = (ROOT / file).read_bytes()
+    data = _git("show", f"{commit}:{file}") if commit else (ROOT / file).read_bytes()
     if file.endswith(".py"):
         tree = ast.parse(data)
         for node in ast.walk(tree):
@@ -188,6 +193,18 @@ def content(file: str) -> str:
                 node.body = node.body[1:]
         data = ast.unparse(tree).encode()
     return f"{file} {hashlib.sha256(data).hexdigest()}"
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
+
+
+def vouched(all_pieces: Sequence[Piece], state: Mapping[str, Any], same: str, commit: str) -> dict[str, Any]:
+    """The state with what was measured on the code of another commit, all of whose files have the same bytes."""
+    passed = {piece.name: piece for piece in all_pieces if state.get(piece.name, {}).get("result") == PASSED}
+    taken = {name for name, piece in passed.items() if state[name]["fingerprint"] == fingerprint(piece, same)}
+    now = {name: {**state[name], "fingerprint": fingerprint(passed[name]), "same_bytes": commit} for name in taken}
+    return {**state, **now}
 
 
 def flag(name: str) -> str:
@@ -239,12 +256,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="pieces whose name has this text")
     parser.add_argument("--again", action="store_true", help="pieces that are done, too")
     parser.add_argument("--minutes", type=float, default=170.0, help="after which no piece is started")
+    parser.add_argument("--same-as", metavar="COMMIT", default="", help="whose files have the same bytes")
     parser.add_argument("--peers", type=Path, help="where install_peers.py put the other tools")
     parser.add_argument("--llama", type=Path, help="where llama-cpp-python and gguf are installed")
     parser.add_argument("--cmsis-nn", type=Path, help="a checkout of github.com/ARM-software/CMSIS-NN")
     arguments = parser.parse_args()
     state = {row["piece"]: row for row in (harness.recorded(STATE) if STATE.exists() else ())}
     selected = [piece for piece in pieces() if arguments.only in piece.name]
+    if arguments.same_as:
+        state = vouched(selected, state, arguments.same_as, harness.commit())
+        harness.write_recorded(STATE, list(state.values()))
     if arguments.list:
         listed(selected, state, arguments)
         return

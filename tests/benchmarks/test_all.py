@@ -7,7 +7,7 @@ from pathlib import Path
 
 import all as every
 import pytest
-from all import FAILED, PASSED, Piece, content, fingerprint, pieces, why_not
+from all import FAILED, PASSED, Piece, content, fingerprint, pieces, vouched, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +46,18 @@ def test_a_piece_runs_again_after_a_change() -> None:
     assert why_not(piece, {"a": {**done["a"], "result": FAILED}}, arguments()) is None
     assert why_not(piece, {"a": {**done["a"], "fingerprint": "of other code"}}, arguments()) is None
     assert fingerprint(piece) != fingerprint(Piece("a", piece.command, ("codegen/cuda",)))
+
+
+def test_what_was_measured_on_the_same_bytes_stands() -> None:
+    piece = Piece("a", "accuracy.py --tasks digits_resnet_dw", ("ptqc/budget.py",))
+    earlier = fingerprint(piece, "HEAD")
+    done = {"a": {"result": PASSED, "fingerprint": earlier, "commit": "1234"}}
+    state = vouched([piece], done, "HEAD", "5678")
+    assert state["a"] == {**done["a"], "fingerprint": fingerprint(piece), "same_bytes": "5678"}
+    other = {"a": {**done["a"], "fingerprint": "of other code"}}
+    assert vouched([piece], other, "HEAD", "5678") == other
+    failed = {"a": {**done["a"], "result": FAILED}}
+    assert vouched([piece], failed, "HEAD", "5678") == failed
 
 
 def test_comments_of_code_are_not_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
