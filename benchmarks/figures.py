@@ -199,6 +199,23 @@ def readme() -> str:
     return _table(NETWORK_HEADS, [_of_network(task) for task in SHOWN])
 
 
+def tutorial() -> str:
+    """A network of ten classes at four budgets."""
+    measured = [row("accuracy", "mobilenetv2_imagenette", budget) for budget in (LARGE, *SMALLER)]
+    heads = ("size", "bytes", "same answer", "loss", f"top-1 accuracy, float {measured[0]['float_score']:.2f} %")
+    lines = [
+        (
+            one["budget"].replace("%", " %"),
+            f"{one['bytes']:,}",
+            f"{100 * one['top1_agreement']:.1f} %",
+            f"{one['kl_nat']:.2g} nat",
+            f"{one['score']:.2f} % ({one['difference']:+.2f})",
+        )
+        for one in measured
+    ]
+    return _table(heads, lines)
+
+
 def names() -> str:
     """What networks are called in pages, and in data files."""
     return _table(["in tables", "in data files"], [(name, f"`{task}`") for task, name in charts.NAMES.items()])
@@ -609,6 +626,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "tflite": tflite,
     "tflite-scores": tflite_scores,
     "names": names,
+    "tutorial": tutorial,
 }
 NAME = re.compile(rf"(?<![`\w])({'|'.join(map(re.escape, charts.NAMES))})(?![`\w])")
 
