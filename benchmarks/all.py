@@ -18,7 +18,6 @@ import ast
 import hashlib
 import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from typing import Any
 
 import harness
 from figures import WITHOUT
-from harness import FIGURES, RESULTS, ROOT, Column, number
+from harness import FIGURES, RESULTS, ROOT, Column, git, number
 from wild_list import listed as foreign_models
 
 STATE, LOGS = FIGURES / "all.json", RESULTS / "all"
@@ -177,7 +176,7 @@ def fingerprint(piece: Piece, commit: str = "") -> str:
     """
     paths = sorted({*COMMON, *piece.uses, piece.script})
     listing = ("ls-tree", "-r", "--name-only", "-z", commit) if commit else ("ls-files", "-z")
-    files = sorted(os.fsdecode(name) for name in _git(*listing, "--", *paths).split(b"\0") if name)
+    files = sorted(os.fsdecode(name) for name in git(*listing, "--", *paths).split(b"\0") if name)
     contents = (content(file, commit) for file in files)
     return hashlib.sha256("\n".join([piece.command, *contents]).encode()).hexdigest()[:16]
 
@@ -185,7 +184,7 @@ def fingerprint(piece: Piece, commit: str = "") -> str:
 @cache
 def content(file: str, commit: str = "") -> str:
     """The name of a file and a digest of it; of Python without comments and docstrings."""
-    data = _git("show", f"{commit}:{file}") if commit else (ROOT / file).read_bytes()
+    data = git("show", f"{commit}:{file}") if commit else (ROOT / file).read_bytes()
     if file.endswith(".py"):
         tree = ast.parse(data)
         for node in ast.walk(tree):
@@ -193,10 +192,6 @@ def content(file: str, commit: str = "") -> str:
                 node.body = node.body[1:]
         data = ast.unparse(tree).encode()
     return f"{file} {hashlib.sha256(data).hexdigest()}"
-
-
-def _git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
 
 
 def vouched(all_pieces: Sequence[Piece], state: Mapping[str, Any], same: str, commit: str) -> dict[str, Any]:

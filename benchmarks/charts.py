@@ -11,7 +11,7 @@ from html import escape
 from harness import FIGURES, ROOT, Row, recorded
 
 BLUE, LIGHT, ORANGE, GREY = "#2f7fd1", "#9cc4ec", "#d98e00", "#808080"
-# What the pages call the networks of a chart.
+# What charts, and tables of pages for users, call the networks.
 NAMES = {
     "mobilenetv2_imagenette": "MobileNetV2",
     "resnet50v2_c4_imagenette": "ResNet-50 v2",

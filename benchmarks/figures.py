@@ -180,6 +180,7 @@ def compat() -> str:
 
 
 NETWORK_HEADS = ("network", "float file", "float score", "25 % of the bytes", "13 % of the bytes", "time at 13 %")
+# Networks of the README.
 SHOWN = (
     "mobilenetv2_imagenette",
     "resnet50v2_c4_imagenette",
@@ -454,16 +455,8 @@ def peers() -> str:
         row = by_peer[task, peer]
         ours = f"{row['ptqc_difference']:+.2f}, {100 * row['ptqc_top1_agreement']:.1f} % same"
         theirs = f"{row['difference']:+.2f}, {100 * row['top1_agreement']:.1f} % same"
-        lines.append(
-            [
-                task,
-                RECIPES[peer],
-                percent(1)(row["share_of_float"]),
-                theirs,
-                percent(1)(row["ptqc_share_of_float"]),
-                ours,
-            ]
-        )
+        share, our_share = (percent(1)(row[key]) for key in ("share_of_float", "ptqc_share_of_float"))
+        lines.append([task, RECIPES[peer], share, theirs, our_share, ours])
     return _table(["network", "tool", "bytes", "score", "ptqc: bytes", "ptqc: score"], lines)
 
 

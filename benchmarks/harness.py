@@ -309,13 +309,13 @@ def last_line(log: Path) -> str:
 def commit() -> str:
     """The commit that is checked out, with a mark where code differs from it; data files and documents may."""
     code = (".", *(f":!{path}" for path in WRITTEN))
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
-    return _git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    return git("rev-parse", "--short=8", "HEAD").decode().strip() + ("+" if changed else "")
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+def git(*arguments: str) -> bytes:
+    """What git prints in this checkout."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
 
 
 def print_results(rows: Sequence[Row], columns: Sequence[Column], facts: Mapping[str, Any]) -> None:

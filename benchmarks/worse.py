@@ -8,14 +8,12 @@ than POINTS. Neither says why: machines differ, and draws do, too.
 """
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import harness
-from harness import FIGURES, ROOT, Column, Row, significant
+from harness import FIGURES, ROOT, Column, Row, git, significant
 
 LOSSES = ("kl_nat", "relative_error")
 SCORE, POINTS = "difference", 0.5
@@ -56,21 +54,21 @@ KNOWN = {
 }
 
 
-def worse(before: Sequence[Row], now: Sequence[Row], figures: Figures, by: float) -> Iterator[Row]:
-    """Measures of rows that both have, and that are worse in the later one."""
+def worse(earlier: Sequence[Row], rows: Sequence[Row], figures: Figures, by: float) -> Iterator[Row]:
+    """Measures of rows that are there in both, and are worse in the later ones."""
     keys = ("task", "budget", *figures.keys)
-    earlier = {tuple(row[key] for key in keys): row for row in before if all(key in row for key in keys)}
-    for row in now:
+    by_name = {tuple(row[key] for key in keys): row for row in earlier if all(key in row for key in keys)}
+    for row in rows:
         name = tuple(row.get(key) for key in keys)
-        old = earlier.get(name, {})
+        old = by_name.get(name, {})
         for measure in figures.measures:
-            first, second = old.get(measure), row.get(measure)
-            if first is None or second is None or not is_worse(measure, first, second, by):
+            before, now = old.get(measure), row.get(measure)
+            if before is None or now is None or not is_worse(measure, before, now, by):
                 continue
-            about = {"row": " ".join(str(part) for part in name if part not in ("", None)), "measure": measure}
-            ratio = {} if measure == SCORE or not first else {"ratio": second / first}
+            named = {"row": " ".join(str(part) for part in name if part not in ("", None)), "measure": measure}
+            ratio = {} if measure == SCORE or not before else {"ratio": now / before}
             commits = {"commit_before": old.get("commit"), "commit_now": row.get("commit")}
-            yield {**about, "before": first, "now": second, **ratio, **commits}
+            yield {**named, "before": before, "now": now, **ratio, **commits}
 
 
 def is_worse(measure: str, before: float, now: float, by: float) -> bool:
@@ -80,9 +78,8 @@ def is_worse(measure: str, before: float, now: float, by: float) -> bool:
 
 def at(commit: str, name: str) -> list[Row]:
     """The rows of a data file at a commit; none where it had none."""
-    path = (FIGURES / f"{name}.json").relative_to(ROOT)
-    shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return list(json.loads(shown.stdout)["rows"]) if shown.returncode == 0 else []
+    path = (FIGURES / f"{name}.json").relative_to(ROOT).as_posix()
+    return list(json.loads(git("show", f"{commit}:{path}"))["rows"]) if git("ls-tree", commit, "--", path) else []
 
 
 def main() -> None:
@@ -92,7 +89,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = list[Mapping[str, Any]]()
     for name, figures in KNOWN.items():
-        path: Path = FIGURES / f"{name}.json"
+        path = FIGURES / f"{name}.json"
         measured = harness.recorded(path) if path.exists() else []
         compared = worse(at(arguments.commit, name), measured, figures, arguments.by)
         rows += [{"file": name, **row} for row in compared]
