@@ -41,6 +41,8 @@ FOLLOWED = {
     "mobilenet_v1_075_224": GREY,
     "mlperftiny_kws_dscnn": "#8a5a9e",
 }
+# Instructions that latency is shown for, with the color of their bars.
+KERNELS = {"AVX-512 VNNI": BLUE, "AVX2": ORANGE}
 COMPARED = ("mobilenetv2_imagenette", "squeezenet1_1", "mlperftiny_ic_resnet8", "cifar10_resnet20")
 
 
@@ -93,19 +95,30 @@ def peers() -> str:
     return page(left + wide + 60, round(down), "points lost at the bytes of 4-bit weights, by tool", body)
 
 
+def at_13(task: str) -> list[Row]:
+    """Latencies of a network at 13 % of the bytes."""
+    return [row for row in rows("latency") if (row["task"], row["budget"]) == (task, "13%")]
+
+
 def latency() -> str:
-    """Latency at 13 % of the bytes over that of float, one thread where there is such a row."""
-    small = [row for row in rows("latency") if row["budget"] == "13%" and row["task"] in NAMES]
-    single = {row["task"]: row for row in sorted(small, key=lambda row: -row["threads"])}
-    left, wide, tall, most = 130, 480, 20, 1.2
+    """Latency at 13 % of the bytes over that of float, by network and instructions of the processor."""
+    ratios = {task: {row["kernels"]: row["ratio"] for row in at_13(task)} for task in NAMES}
+    left, wide, tall, most = 145, 465, 13, 1.2
     body = [text(left, 16, "latency at 13 % of the bytes, in ONNX Runtime; the line is the float model")]
-    down = 34.0
-    for task, row in sorted(single.items(), key=lambda item: item[1]["ratio"]):
-        width = wide * row["ratio"] / most
-        body += [text(left - 8, down + 10, NAMES[task], "end"), bar(left, down, width, tall - 7, BLUE)]
-        body.append(text(left + width + 6, down + 11, f"{row['ratio']:.2f}"))
-        down += tall
-    body.append(line(left + wide / most, 26, left + wide / most, down, dashed=True))
+    for place, (kernels, color) in enumerate(KERNELS.items()):
+        body += [bar(left + 160 * place, 26, 10, 10, color), text(left + 14 + 160 * place, 35, kernels)]
+    down = 50.0
+    for task, several in sorted(ratios.items(), key=lambda item: min(item[1].values(), default=0)):
+        for kernels, color in KERNELS.items():
+            if kernels in several:
+                width = wide * several[kernels] / most
+                body += [bar(left, down, width, tall - 2, color)]
+                body.append(text(left + width + 6, down + 10, f"{several[kernels]:.2f}"))
+                down += tall
+        if several:
+            body.append(text(left - 8, down - tall * len(several) / 2 + 3, NAMES[task], "end"))
+            down += tall / 2
+    body.append(line(left + wide / most, 42, left + wide / most, down, dashed=True))
     return page(left + wide + 60, round(down + 6), "latency over that of the float model, by network", body)
 
 

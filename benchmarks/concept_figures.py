@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from channel_plot import INK, LINES
-from charts import NAMES
 from harness import FIGURES, ROOT, recorded
 from pareto_plot import text
 
@@ -283,22 +282,6 @@ def answers() -> str:
     return "\n".join(lines)
 
 
-# small-and-fast.md
-
-
-def latencies() -> str:
-    """Latency at 13 % of the bytes, relative to float (benchmarks/figures/latency.json)."""
-    rows = {row["task"]: row["ratio"] for row in _rows("latency") if row["budget"] == "13%" and row["threads"] == 1}
-    body = [text(330, 20, "time of a file of 13 % of the bytes, float model = 1", "middle", INK)]
-    for place, (task, ratio) in enumerate(sorted(rows.items(), key=lambda item: item[1])):
-        y = 36 + 22 * place
-        body.append(text(222, y + 12, f"{NAMES.get(task, task)}: {ratio:.2f}", "end", INK))
-        body.append(f'<rect x="230" y="{y}" width="{340 * ratio:.1f}" height="16" fill="{BLUE}" fill-opacity="0.7"/>')
-    foot = 36 + 22 * len(rows)
-    body.append(f'<path d="M570 30V{foot}" stroke="{RED}" stroke-width="2" stroke-dasharray="5 4"/>')
-    return drawing("Latency of compiled networks relative to float", (640, foot + 12), body)
-
-
 # reconstruction.md
 
 
@@ -376,7 +359,6 @@ DRAWINGS: Mapping[str, Callable[[], str]] = {
     "budget_options": options,
     "budget_frontier": frontier,
     "loss_and_answers": divergence,
-    "latency_at_13": latencies,
 }
 # Their last digits depend on how a processor adds up.
 FITTED: Mapping[str, Callable[[], str]] = {"codebooks": levels, "gptq_gain": rounding}

@@ -73,6 +73,7 @@ COMPAT = (
 LATENCY = (
     Column("task", "task"),
     Column("budget", "budget"),
+    Column("kernels", "kernels"),
     Column("threads", "threads"),
     Column("float ms", "float_ms", number(3)),
     Column("compiled ms", "compiled_ms", number(3)),
@@ -179,7 +180,8 @@ def compat() -> str:
     return markdown(rows("compat"), COMPAT)
 
 
-NETWORK_HEADS = ("network", "float file", "float score", "25 % of the bytes", "13 % of the bytes", "time at 13 %")
+NETWORK_HEADS: tuple[str, ...] = ("network", "float file", "float score", "25 % of the bytes", "13 % of the bytes")
+NETWORK_HEADS += tuple(f"time, {kernels}" for kernels in charts.KERNELS)
 # Networks of the README.
 SHOWN = (
     "mobilenetv2_imagenette",
@@ -225,9 +227,9 @@ def names() -> str:
 def _of_network(task: str) -> tuple[str, ...]:
     large, small = (row("accuracy", task, budget) for budget in (LARGE, SMALL))
     score = f"{large['float_score']:.2f} {large['unit']}"
-    ratios = [row["ratio"] for row in rows("latency") if (row["task"], row["budget"]) == (task, SMALL)]
-    time = f"{ratios[0]:.2f}" if ratios else MISSING
-    return task, megabytes(large["float_bytes"]), score, _scored(large), _scored(small), time
+    ratios = {row["kernels"]: f"{row['ratio']:.2f}" for row in charts.at_13(task)}
+    times = (ratios.get(kernels, MISSING) for kernels in charts.KERNELS)
+    return task, megabytes(large["float_bytes"]), score, _scored(large), _scored(small), *times
 
 
 def _scored(row: Row) -> str:
@@ -239,9 +241,7 @@ def times() -> str:
     """How long compiles took, in one sentence."""
     compiles = [row for row in rows("accuracy") if row["how"] == "compile" and row["seconds"] is not None]
     least, most = (choose(compiles, key=lambda row: row["seconds"]) for choose in (min, max))
-    return (
-        f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores, most of them while\nother programs ran."
-    )
+    return f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores."
 
 
 def _took(row: Row) -> str:
@@ -392,15 +392,17 @@ ENGINES = {"OpenVINO 2026.4.1, int8": "native_of_openvino_int8", "ONNX Runtime, 
 
 
 def native() -> str:
-    """The least and the most time that libraries take of other engines' time, by threads."""
-    beside = {engine: [(row["threads"], row[key]) for row in rows("native")] for engine, key in ENGINES.items()}
-    one_row = [(row["threads"], row["native_of"]) for row in rows("gemv") if row["what"].startswith("MatMulNBits")]
-    beside["ONNX Runtime's 4-bit matmul, one row"] = one_row
-    lines = [
-        [engine, *(" to ".join(sentences.spread([r for t, r in ratios if t == threads], 2)) for threads in (1, 2))]
-        for engine, ratios in beside.items()
-    ]
-    return _table(["compared with", "one thread", "two threads"], lines)
+    """The least and the most time that libraries take of other engines' time, by instructions and threads."""
+    measured = {engine: [(row, row[key]) for row in rows("native")] for engine, key in ENGINES.items()}
+    one_row = [(row, row["native_of"]) for row in rows("gemv") if row["what"].startswith("MatMulNBits")]
+    measured["ONNX Runtime's 4-bit matmul, one row"] = one_row
+    columns = {(row["kernels"], row["threads"]): None for row, _ in one_row}
+    lines = []
+    for engine, ratios in measured.items():
+        by_column = ([ratio for row, ratio in ratios if (row["kernels"], row["threads"]) == one] for one in columns)
+        lines.append([engine, *(" to ".join(sentences.spread(some, 2)) if some else MISSING for some in by_column)])
+    threads = {1: "one thread", 2: "two threads"}
+    return _table(["compared with", *(f"{kernels}, {threads[count]}" for kernels, count in columns)], lines)
 
 
 def large_models() -> str:

@@ -150,7 +150,8 @@ def main() -> None:
         rows += rows_of(shape, arguments)
         harness.write_results(arguments.out, rows, facts)
     if arguments.record:
-        harness.record(harness.FIGURES / "gemv.json", [row for row in rows if "what" in row], facts, "threads", "what")
+        measured = [{**row, "kernels": latency.instructions(facts)} for row in rows if "what" in row]
+        harness.record(harness.FIGURES / "gemv.json", measured, facts, "threads", "what", "kernels")
     harness.print_results(rows, COLUMNS, facts)
 
 

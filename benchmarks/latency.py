@@ -346,11 +346,19 @@ def main() -> None:
             harness.write_results(arguments.out, rows, facts)
     if arguments.record:
         path = harness.FIGURES / "latency.json"
-        harness.record(path, list(recorded(rows, arguments.record)), facts)
+        about = {"kernels": instructions(facts, arguments.isa)}
+        harness.record(path, [row | about for row in recorded(rows, arguments.record)], facts, "kernels")
     if arguments.record_native:
-        native = [of_native(row, arguments.record_native) for row in rows if "tvm_ms" in row]
-        harness.record(harness.FIGURES / "native.json", native, facts, "threads")
+        about = {"kernels": instructions(facts, arguments.isa)}
+        native = [of_native(row, arguments.record_native) | about for row in rows if "tvm_ms" in row]
+        harness.record(harness.FIGURES / "native.json", native, facts, "threads", "kernels")
     harness.print_results(rows, COLUMNS, facts)
+
+
+def instructions(facts: Mapping[str, Any], isa: str = "") -> str:
+    """What integer kernels use of the processor; figures of speed are told apart by it. isa: what they are kept to."""
+    widest = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX-VNNI"}
+    return next((name for flag, name in widest.items() if flag in facts["flags"] and not isa), "AVX2")
 
 
 def of_native(row: harness.Row, budget: str) -> dict[str, Any]:

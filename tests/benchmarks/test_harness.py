@@ -147,6 +147,19 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     assert latency.ratio([1.0], None) is None
 
 
+@pytest.mark.parametrize(
+    ("flags", "isa", "kernels"),
+    [
+        (["avx2"], "", "AVX2"),
+        (["avx2", "avx512f", "avx512_vnni"], "", "AVX-512 VNNI"),
+        (["avx2", "avx512f", "avx512_vnni", "amx_int8"], "", "AMX"),
+        (["avx2", "avx512f", "avx512_vnni"], "avx2", "AVX2"),
+    ],
+)
+def test_speed_is_of_the_widest_instructions(flags: list[str], isa: str, kernels: str) -> None:
+    assert latency.instructions({"flags": flags}, isa) == kernels
+
+
 def test_every_entrant_runs_in_every_round() -> None:
     calls: list[str] = []
     entrants = {(name, "x"): partial(latency.timed, partial(calls.append, name)) for name in ("a", "b")}
