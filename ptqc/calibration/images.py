@@ -128,7 +128,7 @@ class Preprocessing:
         """
         try:
             values: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"cannot read preprocessing from {path}: {error}") from error
         named = {key.replace("-", "_"): value for key, value in values.items()}
         _check_keys(named, str(path))

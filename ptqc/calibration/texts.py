@@ -389,7 +389,7 @@ def _is_vocabulary(path: Path) -> bool:
     """Whether a file holds tokens and their numbers alone."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and bool(document) and all(type(number) is int for number in document.values())
 

@@ -136,7 +136,7 @@ def _plan(path: str | None) -> dict[str, Any] | None:
         return None
     try:
         document: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the plan {path}: {error}") from error
     return document
 

@@ -119,7 +119,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     """What the file says of ptqc; None where a `pyproject.toml` says nothing."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if path.name == PROJECT:  # of others, who complain of it themselves
             return None
         raise UsageError(f"cannot read {path}: {error}") from error

@@ -209,6 +209,7 @@ def test_a_file_holds_every_field(tmp_path):
     [
         ("size = 3", "unknown preprocessing size; known are resize, crop"),
         ("resize = ", "cannot read preprocessing from"),
+        ("resize = " + "[" * 10_000, "cannot read preprocessing from"),
         ("resize = 0", "resize = 0, expected a positive int"),
         ("resize = [1, 2, 3]", "pair (height, width)"),
         ("crop = 2.5", "crop = 2.5"),

@@ -197,9 +197,10 @@ def test_files_that_hold_no_text_are_named(tmp_path: Path, vocabulary: Path) -> 
     (tmp_path / "empty").mkdir()
     with pytest.raises(CalibrationError, match=r"empty holds no texts, expected files ending in \.txt"):
         read(Texts(tmp_path / "empty", vocabulary))
-    saved(tmp_path, "{}", "other.json")
-    with pytest.raises(CalibrationError, match=r"other\.json is not a tokenizer\.json"):
-        read(Texts(["cat"], tmp_path / "other.json"))
+    for content in ("{}", "[" * 100_000):
+        saved(tmp_path, content, "other.json")
+        with pytest.raises(CalibrationError, match=r"other\.json is not a tokenizer\.json"):
+            read(Texts(["cat"], tmp_path / "other.json"))
 
 
 def test_a_text_without_tokens_is_named(tmp_path: Path) -> None:

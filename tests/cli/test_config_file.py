@@ -133,6 +133,7 @@ def test_quiet_says_nothing(place: Path) -> None:
     ("content", "parts"),
     [
         ("budget = ", ["cannot read", "ptqc.toml"]),
+        ("budget = " + "[" * 10_000, ["cannot read", "ptqc.toml"]),
         ("[compil]\nsamples = 8", ["unknown command in", "compil (did you mean compile?)"]),
         ("[compile]\nsampels = 8", ["unknown option of compile in", "sampels (did you mean samples?)"]),
         ("thread = 8", ["unknown option in", "thread (did you mean threads?)"]),

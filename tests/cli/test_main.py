@@ -73,6 +73,7 @@ def _write_labels(folder: Path) -> None:
     np.savez(folder / "labelled.npz", x=x, labels=np.arange(4))
     np.savez(folder / "short.npz", x=x, labels=np.arange(3))
     np.savez(folder / "real.npz", x=x, labels=np.ones(4))
+    (folder / "endless.json").write_text("[" * 100_000)
     (folder / "names.csv").write_text("image,class\nimages/0.png,cat\n")
     (folder / "heading.csv").write_text("image,class\n")
     (folder / "missing.csv").write_text("images/99.png,1\n")
@@ -195,6 +196,10 @@ BAD = {
     "resolve with no plan": (
         ["resolve", "art", "-o", "out", "--cache", "cache", "--plan", "names.csv"],
         ["cannot read the plan names.csv"],
+    ),
+    "resolve with an endless plan": (
+        ["resolve", "art", "-o", "out", "--cache", "cache", "--plan", "endless.json"],
+        ["cannot read the plan endless.json"],
     ),
     "resolve to too little": (
         ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "100B"],

@@ -6,6 +6,7 @@ a file has no objects. COCO: one JSON file for all, with `images`, `annotations`
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import shown
 
 FIELDS = 5
+LARGEST_CLASS = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,8 @@ def _of_text(path: Path) -> Objects:
             raise CalibrationError(
                 f"{path}, line {number}: {line[:60]!r} is not `class centre-x centre-y width height`"
             ) from None
-        if len(words) > FIELDS or not (0 <= x <= 1 and 0 <= y <= 1 and 0 < width <= 1 and 0 < height <= 1):
+        in_image = 0 <= x <= 1 and 0 <= y <= 1 and 0 < width <= 1 and 0 < height <= 1
+        if len(words) > FIELDS or not (0 <= label <= LARGEST_CLASS and in_image):
             raise CalibrationError(
                 f"{path}, line {number}: {line[:60]!r} is not a class and a box in fractions of the image, from 0 to 1"
             )
@@ -180,7 +183,7 @@ def _of_coco(path: Path, numbers: ClassNumbers) -> dict[str, Objects]:
         return {
             image["file_name"]: _of_annotations(image, by_image[image["id"]], labels) for image in document["images"]
         }
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise CalibrationError(
             f"{path} is not a COCO file with images, annotations and categories ({type(error).__name__}: {error})"
         ) from error
@@ -190,6 +193,12 @@ def _of_annotations(
     image: Mapping[str, Any], annotations: Sequence[Mapping[str, Any]], labels: Mapping[int, int]
 ) -> Objects:
     width, height = image["width"], image["height"]
+    if not (width > 0 and height > 0):
+        raise ValueError(f"{image['file_name']} has {width} x {height} pixels")
+    for annotation in annotations:
+        box = annotation["bbox"]
+        if not (all(map(math.isfinite, box)) and min(box[2:]) >= 0):
+            raise ValueError(f"{image['file_name']} has a box {box}, expected [left, top, width, height] in pixels")
     boxes = [
         [left / width, top / height, (left + wide) / width, (top + high) / height]
         for left, top, wide, high in (annotation["bbox"] for annotation in annotations)

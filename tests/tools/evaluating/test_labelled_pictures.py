@@ -97,12 +97,42 @@ def test_pictures_that_a_coco_file_does_not_name_are_left_out(images: Path, tmp_
         ("cat 0.1 0.1 0.1 0.1", "a.txt, line 1: 'cat 0.1 0.1 0.1 0.1' is not `class centre-x"),
         ("1 0.1 0.1 0.1", "line 1: .* is not `class centre-x"),
         ("\n1 30 40 10 10", "line 2: .* is not a class and a box in fractions of the image"),
+        ("-1 0.1 0.1 0.1 0.1", "line 1: .* is not a class and a box in fractions of the image"),
+        (f"{2**63} 0.1 0.1 0.1 0.1", "line 1: .* is not a class and a box in fractions of the image"),
     ],
 )
 def test_a_line_that_is_no_label_is_named(images: Path, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "labels" / "a.txt").write_text(text)
     with pytest.raises(CalibrationError, match=message):
         truths(images)
+
+
+def boxed(*box: float) -> dict[str, object]:
+    return {"annotations": [{"image_id": 7, "category_id": 18, "bbox": box}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": [{"id": 7, "file_name": "a.png", "width": 0, "height": 20}]}, "a.png has 0 x 20 pixels"),
+        ({"images": [{"id": 7, "file_name": "a.png", "width": float("nan"), "height": 20}]}, "a.png has nan x 20 "),
+        (boxed(8, 4, float("nan"), 8), "a.png has a box .*, expected .left, top, width, height"),
+        (boxed(8, 4, -8, 8), "a.png has a box .8, 4, -8, 8., expected .left, top, width, height"),
+        (boxed(8, 4, 8), "ValueError: not enough values"),
+        (boxed(10**400, 4, 8, 8), "OverflowError"),
+    ],
+)
+def test_a_coco_file_with_an_impossible_box_is_refused(
+    images: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(CalibrationError, match=f"is not a COCO file .*{message}"):
+        truths(images, coco(tmp_path / "c.json", **changes))
+
+
+def test_a_coco_file_of_endless_lists_is_refused(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text("[" * 100_000)
+    with pytest.raises(CalibrationError, match=r"is not a COCO file .*RecursionError"):
+        truths(images, tmp_path / "c.json")
 
 
 def test_what_cannot_be_evaluated_says_what_to_give(images: Path, tmp_path: Path) -> None:
