@@ -33,6 +33,8 @@ from harness import FIGURES, RESULTS, ROOT, Column, git, number
 from wild_list import listed as foreign_models
 
 STATE, LOGS = FIGURES / "all.json", RESULTS / "all"
+# Where artifacts are, in commands: the same in every checkout.
+BUILT = RESULTS.relative_to(ROOT)
 PASSED, FAILED, STOPPED = "passed", "FAILED", "STOPPED"
 LONGEST = 3600  # seconds
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -88,8 +90,8 @@ TIMED = ("mlperftiny_kws_dscnn", "cifar10_resnet20", "mobilenetv2_imagenette", "
 class Piece:
     """One call of a benchmark.
 
-    command: the script and its arguments. uses: files and folders whose change makes its figures old. needs: options of
-    this script that it takes over. reads: artifacts that another piece leaves.
+    command: the script and its arguments, with paths below the checkout. uses: files and folders whose change makes its
+    figures old. needs: options of this script that it takes over. reads: artifacts that another piece leaves.
     """
 
     name: str
@@ -114,7 +116,7 @@ def pieces() -> Iterator[Piece]:
         for seed in (0, 1, 2):
             yield Piece(f"compile time {task} {seed}", f"compile_time.py --tasks {task} --seeds {seed} --record")
     for task in NETWORKS:
-        artifacts = {budget: RESULTS / f"{task}-{harness.slug(budget)}" for budget in ("25%", "13%")}
+        artifacts = {budget: BUILT / f"{task}-{harness.slug(budget)}" for budget in ("25%", "13%")}
         both = " ".join(map(str, artifacts.values()))
         loading = f"loading.py --tasks {task} --artifacts {both} --record"
         yield Piece(f"loading {task}", loading, reads=tuple(artifacts.values()))
@@ -147,11 +149,11 @@ def pieces() -> Iterator[Piece]:
         yield Piece(f"two budgets {task}", f"latency_budgets.py --tasks {task} --record", CPU)
     for task in DRAWN:
         for data in ("real", "synthetic"):
-            command = f"accuracy.py --tasks {task} --artifacts {RESULTS / data} --calibration {data}"
+            command = f"accuracy.py --tasks {task} --artifacts {BUILT / data} --calibration {data}"
             yield Piece(f"calibration {task} {data}", f"{command} --record-calibration")
     for task in EVEN:
         yield Piece(f"even {task}", f"even.py --tasks {task} --tune quick", CPU)
-        artifact = RESULTS / "even" / f"{task}-8bit"
+        artifact = BUILT / "even" / f"{task}-8bit"
         command = f"latency.py --tasks {task} --artifacts {artifact} --samples 8 --no-score --record-native 8bit"
         yield Piece(f"native {task}", command, CPU, needs=("peers",), reads=(artifact,))
     yield Piece("matrices", "gemv.py --record", CPU)
@@ -164,8 +166,8 @@ def pieces() -> Iterator[Piece]:
     for run in (1, 2, 3):
         command = f"decode.py --kv-cache float,float16,int8 --record {run}{' --again' if run > 1 else ''}"
         yield Piece(f"decoder {run}", command, CPU, needs=("llama",))
-    built = RESULTS / "cuda"
-    yield Piece("cuda", f"cuda_verification.py --artifacts {RESULTS} --built {built} --record", CUDA)
+    built = BUILT / "cuda"
+    yield Piece("cuda", f"cuda_verification.py --artifacts {BUILT} --built {built} --record", CUDA)
     yield Piece("scale", "scale.py --record")
 
 
@@ -215,7 +217,7 @@ def why_not(piece: Piece, state: Mapping[str, Any], arguments: argparse.Namespac
     known = state.get(piece.name)
     if known and not arguments.again and (known["result"], known["fingerprint"]) == (PASSED, fingerprint(piece)):
         return f"done on {known['commit']}"
-    absent = [str(path.relative_to(ROOT)) for path in piece.reads if not path.exists()]
+    absent = [str(path) for path in piece.reads if not (ROOT / path).exists()]
     return f"needs {', '.join(absent)}, which --only accuracy --again makes" if absent else None
 
 

@@ -76,9 +76,13 @@ def test_comments_of_code_are_not_its_content(tmp_path: Path, monkeypatch: pytes
     assert four != five
 
 
+def test_pieces_are_the_same_in_every_checkout() -> None:
+    assert not [piece.name for piece in every.pieces() if str(every.ROOT) in piece.command]
+
+
 def test_a_piece_waits_for_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(every, "ROOT", tmp_path)
-    piece = Piece("a", "latency.py", needs=("peers",), reads=(tmp_path / "artifact",))
+    piece = Piece("a", "latency.py", needs=("peers",), reads=(Path("artifact"),))
     monkeypatch.setattr(every, "fingerprint", lambda _: "")
     assert why_not(piece, {}, arguments()) == "needs --peers"
     assert "needs artifact" in str(why_not(piece, {}, arguments(peers=tmp_path)))
