@@ -102,22 +102,21 @@ def at_13(task: str) -> list[Row]:
 
 def latency() -> str:
     """Latency at 13 % of the bytes over that of float, by network and instructions of the processor."""
-    ratios = {task: {row["kernels"]: row["ratio"] for row in at_13(task)} for task in NAMES}
+    ratios = {task: {row["kernels"]: row["ratio"] for row in at_13(task)} for task in NAMES if at_13(task)}
     left, wide, tall, most = 145, 465, 13, 1.2
     body = [text(left, 16, "latency at 13 % of the bytes, in ONNX Runtime; the line is the float model")]
     for place, (kernels, color) in enumerate(KERNELS.items()):
         body += [bar(left + 160 * place, 26, 10, 10, color), text(left + 14 + 160 * place, 35, kernels)]
     down = 50.0
-    for task, several in sorted(ratios.items(), key=lambda item: min(item[1].values(), default=0)):
+    for task, several in sorted(ratios.items(), key=lambda item: min(item[1].values())):
         for kernels, color in KERNELS.items():
             if kernels in several:
                 width = wide * several[kernels] / most
                 body += [bar(left, down, width, tall - 2, color)]
                 body.append(text(left + width + 6, down + 10, f"{several[kernels]:.2f}"))
                 down += tall
-        if several:
-            body.append(text(left - 8, down - tall * len(several) / 2 + 3, NAMES[task], "end"))
-            down += tall / 2
+        body.append(text(left - 8, down - tall * len(several) / 2 + 3, NAMES[task], "end"))
+        down += tall / 2
     body.append(line(left + wide / most, 42, left + wide / most, down, dashed=True))
     return page(left + wide + 60, round(down + 6), "latency over that of the float model, by network", body)
 

@@ -344,12 +344,11 @@ def main() -> None:
             artifacts = [path for owner, path in owners if owner is task]
             rows += measure(task, artifacts, arguments, Path(folder))
             harness.write_results(arguments.out, rows, facts)
+    about = {"kernels": instructions(facts, arguments.isa)}
     if arguments.record:
         path = harness.FIGURES / "latency.json"
-        about = {"kernels": instructions(facts, arguments.isa)}
         harness.record(path, [row | about for row in recorded(rows, arguments.record)], facts, "kernels")
     if arguments.record_native:
-        about = {"kernels": instructions(facts, arguments.isa)}
         native = [of_native(row, arguments.record_native) | about for row in rows if "tvm_ms" in row]
         harness.record(harness.FIGURES / "native.json", native, facts, "threads", "kernels")
     harness.print_results(rows, COLUMNS, facts)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import charts
-from charts import rows
+from charts import KERNELS, at_13, rows
 from harness import ROOT, Row
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -160,8 +159,8 @@ def faster() -> tuple[str, ...]:
     """By instructions, networks that are faster than in float at 13 %, as tables round it, and all."""
     known = {row["task"] for row in rows("accuracy")}
     counts = []
-    for kernels in charts.KERNELS:
-        ratios = [row["ratio"] for task in known for row in charts.at_13(task) if row["kernels"] == kernels]
+    for kernels in KERNELS:
+        ratios = [row["ratio"] for task in known for row in at_13(task) if row["kernels"] == kernels]
         counts += [word(sum(round(ratio, 2) < 1 for ratio in ratios)), word(len(ratios))]
     return tuple(counts)
 

@@ -23,6 +23,9 @@ The numbers are exit codes.
 from collections.abc import Mapping
 from typing import Any
 
+# What reading JSON or TOML raises for a file that is none; RecursionError where it is nested too deeply.
+UNREADABLE = (OSError, ValueError, RecursionError)
+
 
 class PtqcError(Exception):
     """Base of all errors that ptqc raises on purpose; the message says what to do.

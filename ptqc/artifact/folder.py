@@ -22,7 +22,7 @@ import numpy as np
 
 from ptqc.artifact.expanded import EXPANDED, ExpandedModel
 from ptqc.artifact.results import BudgetResult, Latency, OutputAgreement, Score, budgets_of
-from ptqc.errors import IntegrityError, Interrupted, TargetError, UsageError
+from ptqc.errors import UNREADABLE, IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level, Note
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
@@ -326,7 +326,7 @@ class Artifact:
     def _read(self, name: str) -> Any:
         try:
             result = json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name}: {error}") from error
         if not isinstance(result, dict):
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")

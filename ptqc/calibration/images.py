@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ptqc.calibration.inputs import NARROWED, InputSpec, shape_text
-from ptqc.errors import CalibrationError, UsageError
+from ptqc.errors import UNREADABLE, CalibrationError, UsageError
 from ptqc.presets import PREPROCESSING, PreprocessingName, preset
 from ptqc.utils.arguments import of_kind
 
@@ -128,7 +128,7 @@ class Preprocessing:
         """
         try:
             values: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             raise UsageError(f"cannot read preprocessing from {path}: {error}") from error
         named = {key.replace("-", "_"): value for key, value in values.items()}
         _check_keys(named, str(path))

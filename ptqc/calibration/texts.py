@@ -26,7 +26,7 @@ from ptqc.calibration.sources import (
     lacks_tokenizer,
     spread,
 )
-from ptqc.errors import CalibrationError, UsageError
+from ptqc.errors import UNREADABLE, CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import one_of, path_of, shown
 from ptqc.utils.store import file_digest
@@ -389,7 +389,7 @@ def _is_vocabulary(path: Path) -> bool:
     """Whether a file holds tokens and their numbers alone."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except UNREADABLE:
         return False
     return isinstance(document, dict) and bool(document) and all(type(number) is int for number in document.values())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptqc import presets
-from ptqc.errors import Interrupted, Missed, ModelError, PtqcError, UsageError, VerificationError
+from ptqc.errors import UNREADABLE, Interrupted, Missed, ModelError, PtqcError, UsageError, VerificationError
 from ptqc.options import CompileOptions, Phase
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _plan(path: str | None) -> dict[str, Any] | None:
         return None
     try:
         document: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UsageError(f"cannot read the plan {path}: {error}") from error
     return document
 

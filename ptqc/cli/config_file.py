@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptqc.errors import UsageError
+from ptqc.errors import UNREADABLE, UsageError
 from ptqc.utils.arguments import shown, unknown
 
 FILE, PROJECT = "ptqc.toml", "pyproject.toml"
@@ -119,7 +119,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     """What the file says of ptqc; None where a `pyproject.toml` says nothing."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         if path.name == PROJECT:  # of others, who complain of it themselves
             return None
         raise UsageError(f"cannot read {path}: {error}") from error

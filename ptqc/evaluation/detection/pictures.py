@@ -18,7 +18,7 @@ import numpy as np
 from ptqc.calibration.images import IMAGE_SUFFIXES, Placement, Preprocessing
 from ptqc.calibration.inputs import InputSpec, conform
 from ptqc.calibration.sources import files_below, spread
-from ptqc.errors import CalibrationError
+from ptqc.errors import UNREADABLE, CalibrationError
 from ptqc.evaluation.detection.detector import ClassNumbers
 from ptqc.evaluation.detection.precision import Truth
 from ptqc.execution.onnxruntime import Feeds
@@ -183,7 +183,7 @@ def _of_coco(path: Path, numbers: ClassNumbers) -> dict[str, Objects]:
         return {
             image["file_name"]: _of_annotations(image, by_image[image["id"]], labels) for image in document["images"]
         }
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+    except (*UNREADABLE, LookupError, TypeError, ArithmeticError) as error:
         raise CalibrationError(
             f"{path} is not a COCO file with images, annotations and categories ({type(error).__name__}: {error})"
         ) from error
