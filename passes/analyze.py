@@ -158,7 +158,7 @@ def _decide(setting: AnalysisInput, options: CompileOptions, cache: CandidateCac
     solved = run(SolveWeights(options.bits, cache, options.sparsity, families, more, run.executor), observed, 0.4)
     measure = MeasureCurvature if options.sensitivity == "curvature" else MeasureSensitivity
     choices = partial(forms_in_float, options=options)
-    measuring = measure(options.loss, options.activation_limit, choices, run.floor)
+    measuring = measure(options.loss, options.activation_limit, choices, run.deadline, run.floor)
     assessed = run(measuring, solved, SENSITIVITY_SHARE)
     choose = ChooseActivations(options.activations, options.activation_limit, clock_of(options, run.in_library))
     return run(choose, assessed, 0.3)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ptqc.notes import out_of_time
 from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
 from ptqc.passes.allocate.choose_activations import clock_of
 from ptqc.passes.allocate.fit import FITTING_SHARE, HeldBackLoss, fit, stored_parameters, verified
@@ -56,8 +57,12 @@ def _within_size(job: CompileState, context: Context) -> BudgetedModel:
     loss = HeldBackLoss.of(analysis)
     builder = PlanBuilder(analysis, lambda known: fit(known, job.options, job.limit, plan, stored, loss), clock, loss)
     job, fitted = fit_finite(job, analysis, plan, builder.fit)
-    if plan is None and not job.budgets.choose_activations:
+    if plan is not None or job.budgets.choose_activations:
+        return BudgetedModel(job, fitted)
+    if analysis.deadline.leaves(0):
         before, (job, fitted) = fitted, or_simpler(job, fitted, builder)
         if fitted is not before:  # a fault of the compiler, which may be why it loses more, would go unseen
             verified(job, before)
+    else:
+        job = replace(job, notes=(*job.notes, out_of_time("no comparison with weights rounded to nearest")))
     return BudgetedModel(job, fitted)

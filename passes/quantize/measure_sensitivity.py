@@ -5,7 +5,8 @@ and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of 
 are tried, too. Layers are measured in two anchor formats; the others follow from their local errors by the power law
 through both, since the loss grows smoothly with the layer's error. A weight that several layers multiply with is
 measured in all of them at once, since their errors do not just add up: those of a recurrent network are alike at every
-step. What there is no time to measure is predicted from local errors.
+step. Where time is short, fewer samples are run, down to one; what there is no time for at all is predicted from local
+errors.
 
 Of a model beyond memory, measuring takes most of the time. The plan does not depend on the losses of weights that may
 take one format only, so a few of them tell what is usual.
@@ -23,6 +24,7 @@ import numpy as np
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import TimeTooShort
+from ptqc.execution.onnxruntime import Runner
 from ptqc.execution.tensors import Held, outputs_in_files
 from ptqc.execution.walk import Slicer, Suffix, Suffixes, Values, Walk
 from ptqc.formats import Format, QuantParams
@@ -39,10 +41,11 @@ from ptqc.passes.allocate.choose_activations import limit_of
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.phases import Sensitivities, WeightCandidates
 from ptqc.passes.reconstruct.bias_correction import mean_shift
-from ptqc.utils.deadline import Pace
+from ptqc.utils.deadline import NEVER, Deadline, Pace
 from ptqc.utils.lazy import Lazy
 from ptqc.utils.memory import give_back
 from ptqc.utils.progress import IN_SHARES, in_shares
+from ptqc.utils.stopwatch import seconds_of
 
 # Bits of the formats that are measured, or about as many where these were not asked for.
 ANCHOR_BITS = (2, 4)
@@ -75,12 +78,14 @@ class MeasureSensitivity:
 
     loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default.
     choices: for a weight whose layers compute in float, and the formats that it was solved in, those that it may take.
-    floor: share of the weights that have to be measured, however little time there is.
+    last: until when one sample is run in any case, though the deadline is over. floor: share of the weights that have
+    to be measured, however little time there is.
     """
 
     loss: str | Mapping[str, str] = AUTO
     limit: float = 0.0
     choices: Choices = lambda _, forms: forms
+    last: Deadline = NEVER
     floor: float = 0.0
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
@@ -91,31 +96,33 @@ class MeasureSensitivity:
         Raises TimeTooShort where there was no time to measure a share `floor` of the weights.
         """
         model = candidates.model
-        samples, is_enough = _samples(candidates)
-        walk = Walk(Slicer(model), samples)
+        slicer, forms = Slicer(model), self._forms_of(candidates)
+        first, counts = _probes(candidates, forms, slicer)
+        wanted, is_enough = _samples(candidates)
+        samples = _affordable(candidates, wanted, _runs(first, counts))
+        walk = Walk(slicer, samples)
         suffixes, began = Suffixes(walk), time.monotonic()
         reference = outputs_in_files(suffixes.behind(-1).run({}))
         kinds = recognize(model, samples[0], reference, self.loss)
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(candidates)
-        shared, tables = _tables(candidates, walk.slicer)
-        forms = self._forms_of(candidates)
-        first, counts = _probes(candidates, forms, walk.slicer)
+        shared, tables = _tables(candidates, slicer)
         pace = Pace(candidates.deadline, _runs(first, counts), time.monotonic() - began)
-        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
+        negligible = NEGLIGIBLE * limit_of(loss.unit, self.limit)
+        probe = _Probe(walk, reference, loss, minor, negligible, pace, self.last, forms)
         anchors, sites, idle = Anchors(), _Sites(candidates, dict(candidates.ranges)), set[str]()
-        costs = _costs(candidates, walk.slicer, first, counts)
+        costs = _costs(candidates, slicer, first, counts)
         steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
         with candidates.progress.stage("measure sensitivity", IN_SHARES) as stage:
             for name, part in zip(shared, steps, strict=False):
                 _measure_shared(candidates, probe, suffixes, name, anchors)
                 stage.advance(name, part)
             _measure_sites(sites, probe, walk.values, suffixes.behind(-1))
-            while walk.position < len(walk) and candidates.deadline.leaves(0):
+            while walk.position < len(walk) and self.last.leaves(0):
                 part = steps[len(shared) + walk.position]
                 results, suffix = walk.compute(), suffixes.behind(walk.position)
                 _measure_sites(sites, probe, results, suffix)
-                for name in tables & walk.slicer.reads[walk.position]:
+                for name in tables & slicer.reads[walk.position]:
                     _measure_table(candidates, probe, name, suffix, anchors)
                 for layer in candidates.fitted_layers:
                     if layer.name in results:
@@ -126,8 +133,8 @@ class MeasureSensitivity:
                 walk.advance(results)
                 give_back()
                 stage.advance(next(iter(results)), part)
-        pace.is_short |= walk.position < len(walk)
-        notes = _assume_unreached(candidates, walk.slicer, anchors, idle)
+        pace.is_short |= walk.position < len(walk) or len(samples) < len(wanted)
+        notes = _assume_unreached(candidates, slicer, anchors, idle)
         for name, (bad, of) in flawed_values(kinds, reference).items():
             notes.append(Note(self.name, name, f"{bad:,} of {of:,} values {LEFT_OUT}", Level.WARNING))
         if left := len(candidates.weights) - len(forms):
@@ -137,7 +144,7 @@ class MeasureSensitivity:
             notes.append(
                 out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(candidates.weights)} weights, roughly")
             )
-            self._check_floor(len(anchors), len(forms), pace)
+            self._check_floor(len(anchors), len(forms), pace.whole / len(samples))
             sites.assume_the_rest()
         names = (weight.name for weight in candidates.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
@@ -152,11 +159,11 @@ class MeasureSensitivity:
         )
         return Result(result, True, tuple(notes))
 
-    def _check_floor(self, measured: int, weights: int, pace: Pace) -> None:
-        """Raises TimeTooShort; see `apply`."""
+    def _check_floor(self, measured: int, weights: int, least: float) -> None:
+        """Raises TimeTooShort; see `apply`. least: seconds that one sample takes."""
         if measured < self.floor * weights:
             message = f"there was time to measure what {measured} of {weights} weights lose"
-            raise TimeTooShort(message, pace.whole)
+            raise TimeTooShort(message, least)
 
     def _forms_of(self, candidates: WeightCandidates) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""
@@ -175,7 +182,8 @@ class _Probe:
     """Compares outputs after a perturbation with the float outputs.
 
     minor: sites that are measured on few samples. negligible: a loss below which a site keeps its range. pace: counts
-    runs of the whole graph on all batches. forms: in which weights are measured, by weight.
+    runs of the whole graph on all batches. last: until when one batch is run in any case. forms: in which weights are
+    measured, by weight.
     """
 
     walk: Walk
@@ -184,6 +192,7 @@ class _Probe:
     minor: frozenset[str]
     negligible: float
     pace: Pace
+    last: Deadline
     forms: Mapping[str, Sequence[Format]]
 
     def anchored(self, candidates: WeightCandidates, name: str) -> Iterator[tuple[Format, QuantizedWeight]]:
@@ -196,7 +205,7 @@ class _Probe:
         part = self.pace.part()
         if part == 1:
             return most
-        count = int(part * (most or self.walk.count))
+        count = int(part * (most or self.walk.count)) or int(self.last.leaves(0))
         if not count:
             self.pace.did(self._rest, 0.0)
         return count
@@ -316,6 +325,19 @@ def _samples(candidates: WeightCandidates) -> tuple[Samples, bool]:
     count = int(COMPUTE / max(float(behind.sum()) * runs_per_layer, 1.0))
     samples = candidates.held_back if len(candidates.held_back) >= SAMPLES[0] else candidates.tuning
     return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
+
+
+def _affordable(candidates: WeightCandidates, samples: Samples, runs: float) -> Samples:
+    """As many of the samples as there is time to run the graph on so many times.
+
+    At least SAMPLES[0]: how much outputs vary, which losses are relative to, is not seen on fewer.
+    """
+    if not candidates.deadline.is_limited:
+        return samples
+    runner, feeds = Runner(candidates.model), samples.largest[0]
+    runner.run(feeds)
+    each = seconds_of(lambda: runner.run(feeds))
+    return samples[: candidates.deadline.affords(runs * each, len(samples), SAMPLES[0])]
 
 
 def _without_layers(candidates: WeightCandidates) -> frozenset[str]:

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.errors import TimeTooShort
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.execution.walk import Slicer, Suffix
+from ptqc.execution.walk import Slicer, Suffix, Values
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
 from ptqc.ir.layers import Weight
 from ptqc.losses import UNITS, OutputLoss, recognize
@@ -269,7 +269,7 @@ def short(context: Sensitivities, **changes: object) -> Sensitivities:
 def test_without_time_losses_follow_the_local_errors(context: Sensitivities, quantizable: bool) -> None:
     """Also where not even a site at the input was looked at: a loss of zero would ask for the narrowest weights."""
     late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
-    result = MeasureSensitivity().apply(late)
+    result = MeasureSensitivity(last=Deadline(0.0)).apply(late)
     late, notes = result.output, list(result.notes)
     assert [note.step for note in notes] == ["time-limit"]
     assert set(late.site_losses) == {site.name for site in late.sites}
@@ -366,7 +366,7 @@ def test_a_weight_of_several_layers_is_measured_in_all_at_once(tmp_path: Path) -
 def test_what_was_not_measured_is_predicted_from_local_errors_at_all_places(tmp_path: Path) -> None:
     model = parse(RECURRENT, w=noise(6, 6), v=noise(6, 6, seed=1))
     context = measured(model, [{"x": noise(1, 6, seed=seed)} for seed in range(24)], tmp_path)
-    late = MeasureSensitivity().apply(replace(context, deadline=Deadline(0.0))).output
+    late = MeasureSensitivity(last=Deadline(0.0)).apply(replace(context, deadline=Deadline(0.0))).output
     errors = context.errors["w", Integer(4)], context.errors["v", Integer(4)]
     predicted = late.weight_losses["w", Integer(4)], late.weight_losses["v", Integer(4)]
     assert predicted[0] / predicted[1] == pytest.approx(3 * errors[0] / errors[1])
@@ -388,5 +388,24 @@ def test_the_loss_of_an_error_depends_on_the_outputs() -> None:
 def test_too_few_measured_weights_are_no_ground_for_a_file(context: Sensitivities) -> None:
     late = replace(context, deadline=Deadline(0.0))
     with pytest.raises(TimeTooShort, match=r"measure what 0 of \d weights lose") as raised:
-        MeasureSensitivity(floor=0.5).apply(late)
+        MeasureSensitivity(last=Deadline(0.0), floor=0.5).apply(late)
     assert raised.value.seconds > 0
+
+
+def test_one_sample_is_measured_before_a_compile_is_given_up(
+    context: Sensitivities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = list[int]()
+    loss_mean = OutputLoss.mean
+
+    def mean(self: OutputLoss, reference: Sequence[Values], outputs: Iterable[Values]) -> float:
+        run.append(len(reference))
+        return loss_mean(self, reference, outputs)
+
+    monkeypatch.setattr(OutputLoss, "mean", mean)
+    result = MeasureSensitivity(floor=0.5).apply(short(context, deadline=Deadline(0.0)))
+    assert [note.step for note in result.notes] == ["time-limit"]
+    assert f"{len(context.weights)} of {len(context.weights)} weights, roughly" in result.notes[0].message
+    assert set(run) == {1}
+    for form in (Integer(2), Integer(4)):
+        assert all(result.output.weight_losses[weight.name, form] > 0 for weight in context.weights)
