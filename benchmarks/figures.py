@@ -171,8 +171,9 @@ def compiling() -> str:
 
 
 def limited() -> str:
-    """Every row: a network and a limit of time."""
-    return markdown(rows("time_limits"), (*time_limits.COLUMNS[:-1], Column("code", "commit")))
+    """Every row: a network and a limit of time; where no file was delivered, with the error."""
+    shown = [{"first_line": row.get("note"), **row} for row in rows("time_limits")]
+    return markdown(shown, (*time_limits.COLUMNS[:-1], Column("code", "commit")))
 
 
 def compat() -> str:
