@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice, takewhile
 from typing import ClassVar
 
 import numpy as np
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import TimeTooShort
-from ptqc.execution.onnxruntime import Runner
 from ptqc.execution.tensors import Held, outputs_in_files
 from ptqc.execution.walk import Slicer, Suffix, Suffixes, Values, Walk
 from ptqc.formats import Format, QuantParams
@@ -45,7 +45,6 @@ from ptqc.utils.deadline import NEVER, Deadline, Pace
 from ptqc.utils.lazy import Lazy
 from ptqc.utils.memory import give_back
 from ptqc.utils.progress import IN_SHARES, in_shares
-from ptqc.utils.stopwatch import seconds_of
 
 # Bits of the formats that are measured, or about as many where these were not asked for.
 ANCHOR_BITS = (2, 4)
@@ -98,16 +97,19 @@ class MeasureSensitivity:
         model = candidates.model
         slicer, forms = Slicer(model), self._forms_of(candidates)
         first, counts = _probes(candidates, forms, slicer)
-        wanted, is_enough = _samples(candidates)
-        samples = _affordable(candidates, wanted, _runs(first, counts))
+        samples, is_enough = _samples(candidates)
         walk = Walk(slicer, samples)
         suffixes, began = Suffixes(walk), time.monotonic()
-        reference = outputs_in_files(suffixes.behind(-1).run({}))
+        reference = _reference(suffixes.behind(-1), candidates.deadline, _runs(first, counts))
+        seconds, is_short = time.monotonic() - began, len(reference) < len(samples)
+        if is_short:
+            walk = Walk(slicer, samples[: len(reference)])
+            suffixes = Suffixes(walk)
         kinds = recognize(model, samples[0], reference, self.loss)
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(candidates)
         shared, tables = _tables(candidates, slicer)
-        pace = Pace(candidates.deadline, _runs(first, counts), time.monotonic() - began)
+        pace = Pace(candidates.deadline, _runs(first, counts), seconds)
         negligible = NEGLIGIBLE * limit_of(loss.unit, self.limit)
         probe = _Probe(walk, reference, loss, minor, negligible, pace, self.last, forms)
         anchors, sites, idle = Anchors(), _Sites(candidates, dict(candidates.ranges)), set[str]()
@@ -133,7 +135,7 @@ class MeasureSensitivity:
                 walk.advance(results)
                 give_back()
                 stage.advance(next(iter(results)), part)
-        pace.is_short |= walk.position < len(walk) or len(samples) < len(wanted)
+        pace.is_short |= is_short or walk.position < len(walk)
         notes = _assume_unreached(candidates, slicer, anchors, idle)
         for name, (bad, of) in flawed_values(kinds, reference).items():
             notes.append(Note(self.name, name, f"{bad:,} of {of:,} values {LEFT_OUT}", Level.WARNING))
@@ -144,7 +146,7 @@ class MeasureSensitivity:
             notes.append(
                 out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(candidates.weights)} weights, roughly")
             )
-            self._check_floor(len(anchors), len(forms), pace.whole / len(samples))
+            self._check_floor(len(anchors), len(forms), pace.whole / walk.count)
             sites.assume_the_rest()
         names = (weight.name for weight in candidates.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
@@ -327,17 +329,14 @@ def _samples(candidates: WeightCandidates) -> tuple[Samples, bool]:
     return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
 
 
-def _affordable(candidates: WeightCandidates, samples: Samples, runs: float) -> Samples:
-    """As many of the samples as there is time to run the graph on so many times.
+def _reference(whole: Suffix, deadline: Deadline, runs: float) -> list[Values]:
+    """The float outputs of as many samples as there is time to run the graph on so many times.
 
     At least SAMPLES[0]: how much outputs vary, which losses are relative to, is not seen on fewer.
     """
-    if not candidates.deadline.is_limited:
-        return samples
-    runner, feeds = Runner(candidates.model), samples.largest[0]
-    runner.run(feeds)
-    each = seconds_of(lambda: runner.run(feeds))
-    return samples[: candidates.deadline.affords(runs * each, len(samples), SAMPLES[0])]
+    began, outputs = time.monotonic(), whole.run({})
+    more = takewhile(lambda _: deadline.leaves(runs * (time.monotonic() - began)), outputs)
+    return outputs_in_files(chain(islice(outputs, SAMPLES[0]), more))
 
 
 def _without_layers(candidates: WeightCandidates) -> frozenset[str]:

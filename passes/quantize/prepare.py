@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -272,6 +273,8 @@ def _by_channel(x: np.ndarray) -> np.ndarray:
 
 # How often a sample is run in all, from calibration to the comparison with float.
 RUNS = 20
+# Of so many runs the usual time: on a busy machine, one of them may wait for a processor.
+TIMED_RUNS = 3
 # Share of the time that is left that these runs may take.
 SHARE = 0.5
 FEWEST = 8
@@ -289,7 +292,7 @@ def affordable(prepared: CanonicalModel, deadline: Deadline) -> CanonicalModel:
         return prepared
     runner, feeds = Runner(prepared.model), samples.largest[0]
     runner.run(feeds)
-    each, count = seconds_of(lambda: runner.run(feeds)), len(samples)
+    each, count = median(seconds_of(lambda: runner.run(feeds)) for _ in range(TIMED_RUNS)), len(samples)
     most = deadline.share(SHARE).affords(RUNS * each, len(samples), FEWEST)
     while count > most:
         count = max(FEWEST, count // 2)
