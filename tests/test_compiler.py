@@ -180,6 +180,7 @@ def test_a_time_limit_is_told_and_measurements_serve_both(small: Artifact, tmp_p
     assert not small.manifest["cut_short"]
     assert short.manifest["measurements"] == small.manifest["measurements"]
     assert short.summary().startswith("CUT SHORT")
+    assert any("no comparison with weights rounded to nearest" in note.message for note in short.warnings)
 
 
 def test_resolve_with_a_plan_gives_its_model(small: Artifact, tmp_path: Path) -> None:
