@@ -97,10 +97,11 @@ class MeasureSensitivity:
         model = candidates.model
         slicer, forms = Slicer(model), self._forms_of(candidates)
         first, counts = _probes(candidates, forms, slicer)
+        runs = _runs(first, counts)
         samples, is_enough = _samples(candidates)
         walk = Walk(slicer, samples)
         suffixes, began = Suffixes(walk), time.monotonic()
-        reference = _reference(suffixes.behind(-1), candidates.deadline, _runs(first, counts))
+        reference = _reference(suffixes.behind(-1), candidates.deadline, runs)
         seconds, is_short = time.monotonic() - began, len(reference) < len(samples)
         if is_short:
             walk = Walk(slicer, samples[: len(reference)])
@@ -109,7 +110,7 @@ class MeasureSensitivity:
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(candidates)
         shared, tables = _tables(candidates, slicer)
-        pace = Pace(candidates.deadline, _runs(first, counts), seconds)
+        pace = Pace(candidates.deadline, runs, seconds, is_short)
         negligible = NEGLIGIBLE * limit_of(loss.unit, self.limit)
         probe = _Probe(walk, reference, loss, minor, negligible, pace, self.last, forms)
         anchors, sites, idle = Anchors(), _Sites(candidates, dict(candidates.ranges)), set[str]()
@@ -135,7 +136,7 @@ class MeasureSensitivity:
                 walk.advance(results)
                 give_back()
                 stage.advance(next(iter(results)), part)
-        pace.is_short |= is_short or walk.position < len(walk)
+        pace.is_short |= walk.position < len(walk)
         notes = _assume_unreached(candidates, slicer, anchors, idle)
         for name, (bad, of) in flawed_values(kinds, reference).items():
             notes.append(Note(self.name, name, f"{bad:,} of {of:,} values {LEFT_OUT}", Level.WARNING))
