@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from random import Random
+from typing import Any
 from unittest import mock
 
 import atheris
@@ -46,6 +49,9 @@ with atheris.instrument_imports(include=["ptqc"]):
 
 ROOT = Path(__file__).resolve().parent.parent
 MEGABYTES, SECONDS = 2048, 20
+# What values of JSON documents are replaced by, and how often bytes are changed instead, or a value is taken out.
+STRANGE: tuple[Any, ...] = (None, True, 0, -1, 2**70, 1.5, math.nan, "", "x", "\ud800", [], {}, [1], {"a": 1})
+SHARE_OF_BYTES = 0.3
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ def written(name: str, data: bytes) -> Path:
 @cache
 def artifact() -> ptqc.Artifact:
     """What a compile delivers."""
-    return compiled(product(), samples(16), scratch() / "artifact", bits=(4,))
+    return compiled(residual(), samples(3, 8, 8), scratch() / "artifact", "20%", activations="integer")
 
 
 class Stop(Exception):
@@ -104,7 +110,7 @@ def roles() -> Plan:
     """Layers and weights of the model that a plan is for."""
     folder = scratch() / "roles"
     folder.mkdir()
-    return measured_model(product(), samples(16), folder, bits=(4,)).context.roles
+    return measured_model(residual(), samples(3, 8, 8), folder, activations="integer").context.roles
 
 
 def read_plan(data: bytes) -> None:
@@ -230,6 +236,32 @@ TARGETS = {
 }
 
 
+def mutated(data: bytes, most: int, seed: int) -> bytes:
+    """Change bytes, or one value of a JSON document, which changed bytes would mostly end. most: bytes to give back."""
+    rng = Random(seed)
+    before, brace, document = data.partition(b"{")
+    try:
+        parsed = json.loads(brace + document)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not parsed or rng.random() < SHARE_OF_BYTES:
+        return bytes(atheris.Mutate(data, most))
+    container, key = rng.choice(list(entries_of(parsed)))
+    if rng.random() < SHARE_OF_BYTES:
+        del container[key]
+    else:
+        container[key] = rng.choice(STRANGE)
+    return (before + json.dumps(parsed).encode())[:most]
+
+
+def entries_of(container: Any) -> Iterator[tuple[Any, Any]]:
+    """Every object and array of a JSON document with each key or position."""
+    for key, value in list(container.items() if isinstance(container, dict) else enumerate(container)):
+        yield container, key
+        if isinstance(value, dict | list):
+            yield from entries_of(value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=TARGETS)
@@ -252,7 +284,8 @@ def main() -> None:
         one(path.read_bytes())
     if not arguments.inputs:
         limits = [f"-max_total_time={60 * arguments.minutes:.0f}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEGABYTES}"]
-        atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={corpus.parent}/{arguments.target}-", str(corpus)], one)
+        options = [sys.argv[0], *limits, f"-artifact_prefix={corpus.parent}/{arguments.target}-", str(corpus)]
+        atheris.Setup(options, one, custom_mutator=mutated)
         atheris.Fuzz()
 
 

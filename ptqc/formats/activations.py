@@ -52,6 +52,15 @@ def read(entry: Mapping[str, Any]) -> ActivationParams:
     return form.read(entry)
 
 
+def read_scale(entry: Mapping[str, Any]) -> float:
+    """The scale of a site. Raises KeyError, TypeError or ValueError."""
+    if type(scale := entry["scale"]) not in (int, float):
+        raise TypeError(f"site {entry['site']!r}: scale must be a number, got {scale!r}")
+    if not np.finfo(np.float32).tiny <= scale <= np.finfo(np.float32).max:
+        raise ValueError(f"site {entry['site']!r}: scale must be positive and finite in float32, got {scale!r}")
+    return float(scale)
+
+
 # Integer codes of activations, one scale and zero point per tensor: real = scale · (code − zero_point).
 
 
@@ -79,7 +88,10 @@ class Affine(ActivationFormat):
 
     def read(self, entry: Mapping[str, Any]) -> "QuantParams":
         """Parameters from their entry in a plan."""
-        return QuantParams(self, entry["scale"], entry["zero_point"])
+        scale, zero_point = read_scale(entry), entry["zero_point"]
+        if type(zero_point) is not int:
+            raise TypeError(f"site {entry['site']!r}: zero_point must be an integer, got {zero_point!r}")
+        return QuantParams(self, scale, zero_point)
 
 
 UINT8 = Affine(8)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats import scales
-from ptqc.formats.activations import FloatActivation, FloatRounding, Reader
+from ptqc.formats.activations import FloatActivation, FloatRounding, Reader, read_scale
 from ptqc.formats.base import Grid, Nodes, Scaled, V
 
 LARGEST = 448.0
@@ -86,7 +86,7 @@ class Float8Activation(FloatActivation):
 
     def read(self, entry: Mapping[str, Any]) -> FloatRounding:
         """The scale from an entry in a plan."""
-        return Float8Rounding(entry["scale"])
+        return Float8Rounding(read_scale(entry))
 
     def of_range(self, low: float, high: float) -> FloatRounding:
         """The scale with which twice the range is within reach."""

@@ -172,7 +172,7 @@ def _format(entry: Mapping[str, Any]) -> Format:
 
 
 def _same(what: str, known: set[str], values: Mapping[str, object], *, subset: bool) -> None:
-    unknown = sorted(set(values) - known)
+    unknown = sorted(set(values) - known, key=str)  # a plan's names may be anything
     missing = [] if subset else sorted(known - set(values))
     if unknown or missing:
         raise UsageError(f"the plan is for another model: unknown {what}s {unknown[:5]}, missing {what}s {missing[:5]}")
