@@ -81,7 +81,7 @@ def test_the_range_of_a_site_leaves_room_for_twice_as_much() -> None:
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_scale_is_positive_and_finite(scale: float) -> None:
     with pytest.raises(ValueError, match="scale must be positive and finite"):
-        FLOAT8_ACTIVATION.read({"scale": scale})
+        FLOAT8_ACTIVATION.read({"site": "x", "scale": scale})
 
 
 def test_small_channels_keep_their_digits_beside_large_ones() -> None:
