@@ -33,7 +33,7 @@ class LoadCost:
     memory_bytes: int
 
     def __str__(self) -> str:
-        return f"loads in {self.milliseconds:,.1f} ms of a processor with {self.memory_bytes / 1e6:,.1f} MB of memory"
+        return f"loads in {self.milliseconds:,.1f} ms of CPU time with {self.memory_bytes / 1e6:,.1f} MB of memory"
 
 
 def measure_load(path: Path, processes: int = PROCESSES) -> LoadCost:

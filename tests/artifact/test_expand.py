@@ -65,8 +65,8 @@ def test_in_python(small: Artifact, tmp_path: Path, capsys: pytest.CaptureFixtur
     made = small.expand(tmp_path / "new")
     assert made.path == tmp_path / "new" / MODEL
     assert str(made) == (
-        f"packed      {small.path.stat().st_size:,} bytes; loads in 2.5 ms of a processor with 1.2 MB of memory\n"
-        f"expanded    {made.path.stat().st_size:,} bytes; loads in 2.5 ms of a processor with 1.2 MB of memory\n"
+        f"packed      {small.path.stat().st_size:,} bytes; loads in 2.5 ms of CPU time with 1.2 MB of memory\n"
+        f"expanded    {made.path.stat().st_size:,} bytes; loads in 2.5 ms of CPU time with 1.2 MB of memory\n"
         "golden      the expanded model.onnx gives the recorded outputs on 2 golden samples"
     )
     again = ptqc.expand(small, output=tmp_path / "again")
