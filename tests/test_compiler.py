@@ -41,6 +41,7 @@ def contents(artifact: Artifact) -> dict[str, bytes]:
 
 def test_the_folder_is_complete_and_alone(small: Artifact) -> None:
     assert sorted(path.name for path in small.folder.iterdir()) == FILES
+    assert sorted([*small.manifest["files"], "manifest.json", "report.html", "run.json"]) == FILES
     assert sorted(path.name for path in small.folder.parent.iterdir()) == ["cache", "model.onnx", "out"]
 
 

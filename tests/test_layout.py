@@ -238,3 +238,16 @@ def test_interfaces_and_protocols_say_what_they_are() -> None:
             if (is_protocol or name in INTERFACES) and ast.get_docstring(node) is None:
                 bare.append(f"{name}: {node.name}")
     assert bare == []
+
+
+CONNECTING = frozenset({"asyncio", "ftplib", "http", "httpx", "requests", "smtplib", "socket", "ssl", "urllib"})
+UNPICKLING = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})
+
+
+def test_nothing_opens_connections_or_unpickles() -> None:
+    """Only fsspec and Ray connect, where their user names an address."""
+    files = [(name, path) for room in ROOMS for name, path in modules(room).items()]
+    roots = {(name, other.partition(".")[0]) for name, path in files for other in imports(name, path)}
+    assert {(name, root) for name, root in roots if root in CONNECTING | UNPICKLING} == set()
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files}
+    assert [name for name, text in texts.items() if re.search(r"allow_pickle\s*=\s*True", text)] == []

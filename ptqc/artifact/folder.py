@@ -250,6 +250,7 @@ class Artifact:
             raise UsageError("graph is of libraries for GPUs: give a device, such as cuda:0")
         if not self.runnable:
             raise TargetError(f"{self.folder} has no native library; compile with --target cpu")
+        _check_listed(self, self.runnable)
         return load_library(self.runnable, self.folder / self.runnable, threads, isa)
 
     def _on_gpu(self, device: str, graph: bool) -> "CudaLibrary":
@@ -259,6 +260,7 @@ class Artifact:
             raise UsageError(f"device is {device!r}; expected cuda, or cuda:N for the N-th GPU")
         if NAME not in self.targets:
             raise TargetError(f"{self.folder} has no CUDA library; compile with --target {NAME}")
+        _check_listed(self, NAME)
         return CudaLibrary.open(self.folder / NAME, int(number[1] or 0), graph=graph)
 
     @cached_property
@@ -378,10 +380,16 @@ def open_checked(folder: str | PathLike[str]) -> Artifact:
         raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: its {MANIFEST} is another program's")
     for name, expected in artifact.manifest["files"].items():
         _check_file(artifact.folder, name, expected)
-    for path in (path for target in names() for path in (artifact.folder / target).glob("*")):
-        if f"{path.parent.name}/{path.name}" not in artifact.manifest["files"]:
-            raise IntegrityError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
+    for target in names():
+        _check_listed(artifact, target)
     return artifact
+
+
+def _check_listed(artifact: Artifact, target: str) -> None:
+    """Raises IntegrityError where a target's folder has a file that the manifest does not list."""
+    for path in (artifact.folder / target).glob("*"):
+        if f"{target}/{path.name}" not in artifact.manifest["files"]:
+            raise IntegrityError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
 
 
 def artifact_of(file: Path) -> Artifact | None:

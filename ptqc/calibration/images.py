@@ -32,6 +32,8 @@ LETTERBOXES: Mapping[str, float] = {"letterbox": 0.5, "letterbox-corner": 0.0}
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"},
 )
+# Pillow's decoders for these; by default it would start Ghostscript for what is PostScript inside.
+DECODERS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM")
 LARGEST_GRAY = 2**16 - 1
 # Pillow's names for one number per pixel.
 MASK_MODES = frozenset({"1", "L", "P", "I", "I;16"})
@@ -296,7 +298,7 @@ def _layout(spec: InputSpec, where: str) -> Layout:
 def _decoded(path: Path, channels: int) -> Image.Image:
     """The first frame, upright, as mode L (1 channel) or RGB (3)."""
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=DECODERS) as file:
             image = ImageOps.exif_transpose(file)
             if image.mode.startswith(("I", "F")):
                 image = _of_16_bits(image)
@@ -311,7 +313,7 @@ def _decoded(path: Path, channels: int) -> Image.Image:
 
 def _decoded_mask(path: Path) -> Image.Image:
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=DECODERS) as file:
             if file.mode in MASK_MODES:
                 return file.copy()
             mode = file.mode

@@ -22,6 +22,7 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> None:
 
     path: of the model's file.
     """
+    _check_defaults(model)
     for tensor in _tensors(model):
         size = _expected_bytes(tensor)
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -33,8 +34,8 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> None:
 def external_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
     """Location -> path of every external data file, each file once; not the model's own file."""
     external = (tensor for tensor in _tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL)
-    result = {_entries(tensor)["location"] for tensor in external}
-    locations = {str(PurePosixPath(location)) for location in result - {OWN}}
+    result = {_entries(tensor).get("location", "") for tensor in external}
+    locations = {str(PurePosixPath(location)) for location in result - {OWN, ""}}
     return {location: folder / location for location in locations}
 
 
@@ -45,9 +46,27 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         for attribute in node.attribute:
             if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
                 raise ModelError(f"a {node.op_type} node holds a sparse tensor; expected dense ones: {REDO}")
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
+            yield from _held(attribute)
+    for function in model.functions:
+        for default in function.attribute_proto:
+            yield from _held(default)
+
+
+def _held(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+
+
+def _check_defaults(model: onnx.ModelProto) -> None:
+    """Refuse defaults of functions' attributes that nothing else looks into, or that lie in other files."""
+    for function in model.functions:
+        for default in function.attribute_proto:
+            where = f"attribute {default.name!r} of function {function.name!r}"
+            if default.HasField("g") or default.graphs or default.HasField("sparse_tensor") or default.sparse_tensors:
+                raise ModelError(f"{where} has a graph or a sparse tensor as its default: give it in each call")
+            if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _held(default)):
+                raise ModelError(f"{where} has a default in external data: store it in the model's file")
 
 
 def _expected_bytes(tensor: onnx.TensorProto) -> int:

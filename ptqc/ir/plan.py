@@ -141,8 +141,10 @@ class Plan:
     @classmethod
     def from_json(cls, document: Mapping[str, Any], roles: "Plan") -> "Plan":
         """A plan read back, over the roles of the model it is for. Raises UsageError where the two do not fit."""
-        if document.get("version") != VERSION:
-            raise UsageError(f"the plan has version {document.get('version')!r}; this ptqc reads version {VERSION}")
+        if not isinstance(document, Mapping):
+            raise UsageError(f"the plan is a {type(document).__name__}; expected an object with version and formats")
+        if (version := document.get("version")) != VERSION or isinstance(version, bool):
+            raise UsageError(f"the plan has version {version!r}; this ptqc reads version {VERSION}")
         sites = {site.name for site in roles.sites}
         try:
             stated = {entry["site"]: entry for entry in document["activations"]}

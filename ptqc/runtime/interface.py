@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,7 +191,9 @@ class Interface:
 
 
 def library_file(isa: str) -> str:
-    """The name of the library for an instruction set."""
+    """The name of the library for an instruction set. Raises TargetError for what would lie in another folder."""
+    if not re.fullmatch(r"[\w-]+", isa):
+        raise TargetError(f"{isa!r} is no instruction set: the description of the library was changed")
     return f"{isa}.so"
 
 

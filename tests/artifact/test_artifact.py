@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ptqc.artifact import folder as artifact
-from ptqc.artifact.folder import check_output, load, publish, reserved
+from ptqc.artifact.folder import Artifact, check_output, load, publish, reserved
 from ptqc.errors import IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.utils.locks import InUse
 
@@ -198,6 +198,17 @@ def test_a_library_that_the_manifest_does_not_list_is_never_run(tmp_path: Path) 
     (folder / "cpu" / "model.so").write_bytes(b"code")
     with pytest.raises(IntegrityError, match=r"model\.so is not a file that `ptqc compile` wrote"):
         load(folder)
+
+
+@pytest.mark.parametrize(("target", "device"), [("cpu", ""), ("cuda", "cuda:0")])
+def test_nor_is_one_of_an_artifact_that_was_not_loaded(tmp_path: Path, target: str, device: str) -> None:
+    folder = write(tmp_path / "out").folder
+    document = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**document, "targets": {target: {}}}))
+    (folder / target).mkdir()
+    (folder / target / "evil.so").write_bytes(b"code")
+    with pytest.raises(IntegrityError, match=r"evil\.so is not a file that `ptqc compile` wrote"):
+        Artifact(folder).native(device=device)
 
 
 def test_files_outside_the_folder_are_not_read(tmp_path: Path) -> None:

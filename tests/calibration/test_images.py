@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import Preprocessing, _decoded_mask
 from ptqc.calibration.inputs import InputSpec
 from ptqc.errors import CalibrationError, UsageError
 
@@ -259,3 +259,14 @@ def test_command_line_texts_that_cannot_be_used(options):
 def test_keys_of_a_file_may_be_written_as_options_are(tmp_path):
     (tmp_path / "p.toml").write_text('channel-order = "BGR"\nscale = 1\n')
     assert Preprocessing.from_file(tmp_path / "p.toml") == Preprocessing(channel_order="BGR", scale=1)
+
+
+@pytest.mark.parametrize("read", [lambda path: Preprocessing().load(path, RAW), _decoded_mask])
+def test_no_other_program_decodes_an_image(tmp_path, monkeypatch, read):
+    """Pillow would start Ghostscript for this one."""
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("another program was started"))
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("another program was started"))
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")
+    (tmp_path / "cat.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n")
+    with pytest.raises(CalibrationError, match="cannot decode"):
+        read(tmp_path / "cat.png")

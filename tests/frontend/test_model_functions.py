@@ -1,13 +1,16 @@
 """Functions that a model brings."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from linear_model import linear, refusal, write
 from onnx import helper
 
+from ptqc.execution.onnxruntime import run
 from ptqc.frontend import read_model
 
 
@@ -56,3 +59,48 @@ def test_refuses_a_function_of_another_opset(tmp_path: Path) -> None:
     model = with_functions([[]])
     model.functions[0].opset_import[0].version = 18
     assert "uses opset 18, the model 17" in refusal(write(tmp_path / "m.onnx", model))
+
+
+def with_default(**field: Any) -> onnx.ModelProto:
+    """A model whose function multiplies with a default of its own."""
+    model = with_functions([[]])
+    constant = onnx.NodeProto(op_type="Constant", output=["w"])
+    constant.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, ref_attr_name="w")
+    function = model.functions[0]
+    function.node.insert(0, constant)
+    function.node[1].CopyFrom(helper.make_node("Mul", ["x", "w"], ["y"]))
+    function.attribute_proto.append(onnx.AttributeProto(name="w", **field))
+    return model
+
+
+def tensor(**fields: Any) -> dict[str, Any]:
+    """A default that is one float32."""
+    return {"type": onnx.AttributeProto.TENSOR, "t": onnx.TensorProto(dims=[1], data_type=1, **fields)}
+
+
+def test_a_default_in_the_file_is_read(tmp_path: Path) -> None:
+    model = read_model(write(tmp_path / "m.onnx", with_default(**tensor(raw_data=bytes(4))))).model
+    assert not run(model, {"x": np.ones((1, 4), np.float32)})["y"].any()
+
+
+@pytest.mark.parametrize("location", ["secret.bin", "../secret.bin", "/etc/passwd"])
+def test_a_default_in_another_file_is_refused(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(bytes(4))
+    entry = onnx.StringStringEntryProto(key="location", value=location)
+    model = with_default(**tensor(data_location=onnx.TensorProto.EXTERNAL, external_data=[entry]))
+    assert "attribute 'w' of function 'f0' has a default in external data" in refusal(write(tmp_path / "m.onnx", model))
+
+
+@pytest.mark.parametrize(
+    ("default", "message"),
+    [
+        (tensor(raw_data=bytes(8)), "needs 4 bytes of data, it has 8"),
+        ({"type": onnx.AttributeProto.GRAPH, "g": onnx.GraphProto()}, "has a graph or a sparse tensor as its default"),
+        (
+            {"type": onnx.AttributeProto.SPARSE_TENSOR, "sparse_tensor": onnx.SparseTensorProto()},
+            "has a graph or a sparse tensor as its default",
+        ),
+    ],
+)
+def test_a_bad_default_is_refused(tmp_path: Path, default: dict[str, Any], message: str) -> None:
+    assert message in refusal(write(tmp_path / "m.onnx", with_default(**default)))

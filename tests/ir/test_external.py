@@ -10,6 +10,7 @@ from compiling import compiled, proto, samples, weight
 from onnx import numpy_helper
 
 from ptqc.execution import onnxruntime
+from ptqc.frontend.model_files import read_bytes
 from ptqc.ir import external
 from ptqc.ir.external import hold_external
 
@@ -65,3 +66,10 @@ def test_a_model_too_large_for_memory_is_found_from_any_folder(tmp_path: Path, m
         value = Path(os.path.relpath(path))
         result[limit] = compiled(value, samples(16), tmp_path / str(limit), bits=(2, 4), pipeline="light")
     assert len({artifact.path.read_bytes() for artifact in result.values()}) == 1
+
+
+@pytest.mark.parametrize("size", [2**28 - 1, 2**28])
+def test_files_of_256_mib_are_mapped(tmp_path: Path, size: int) -> None:
+    with (tmp_path / "model.onnx").open("wb") as file:
+        file.truncate(size)
+    assert isinstance(read_bytes(tmp_path / "model.onnx"), bytes) == (size < 2**28)

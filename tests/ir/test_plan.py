@@ -146,6 +146,7 @@ def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str,
     ("path", "value", "message"),
     [
         (("version",), 2, "has version 2; this ptqc reads version 1"),
+        (("version",), True, "has version True; this ptqc reads version 1"),
         (("activations", 0, "site"), "z", r"unknown activations \['z'\]"),
         (("weights", 0, "weight"), "z", r"unknown weights \['z'\], missing weights \['w'\]"),
         (("weights", 0, "format"), "int99x", "weight 'w': unknown number format 'int99x'"),
@@ -168,6 +169,12 @@ def test_an_edited_plan_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         Plan.from_json(altered(plan.to_json(), *path, value=value), roles)
+
+
+@pytest.mark.parametrize("document", [[], 5, "plan", None])
+def test_what_is_no_object_is_no_plan(roles: Plan, document: Any) -> None:
+    with pytest.raises(UsageError, match=f"the plan is a {type(document).__name__}; expected an object"):
+        Plan.from_json(document, roles)
 
 
 def test_a_plan_without_one_of_the_weights_is_refused(plan: Plan, roles: Plan) -> None:

@@ -146,6 +146,11 @@ def libraries(*names: str, machine: str = this_machine()) -> dict[str, Any]:
     return {"libraries": [{"isa": name, "features": ["made_up_feature"], "machine": machine} for name in names]}
 
 
+def anywhere(name: str) -> dict[str, Any]:
+    """A library that every machine runs."""
+    return {"libraries": [{"isa": name, "features": [], "machine": this_machine()}]}
+
+
 @pytest.mark.usefixtures("no_loading")
 @pytest.mark.parametrize(
     ("entries", "message"),
@@ -154,6 +159,8 @@ def libraries(*names: str, machine: str = this_machine()) -> dict[str, Any]:
         (libraries("made-up", machine="riscv64"), "for Linux on riscv64"),
         (libraries("made-up", "newer"), "no made_up_feature; the native library is for newer"),
         (libraries(), "there is no native library"),
+        (anywhere("../evil"), "'../evil' is no instruction set"),
+        (anywhere("/tmp/evil"), "'/tmp/evil' is no instruction set"),
         ({"tvm": "0.1.0"}, "built with apache-tvm 0.1.0, and "),
         ({"inputs": [{"name": "x"}]}, "does not describe a native library: KeyError: 'dtype'"),
         ({"outputs": [{"name": "x", "dtype": "huh", "shape": []}]}, "does not describe a native library: TypeError"),
@@ -167,7 +174,7 @@ def test_what_cannot_run_here_is_refused_before_it_is_loaded(
 
 
 def test_the_first_library_that_can_run_is_taken(edited: Callable[..., Path]) -> None:
-    generic = {"isa": "generic", "features": [], "machine": this_machine()}
+    (generic,) = anywhere("generic")["libraries"]
     folder = edited(libraries=[*libraries("made-up")["libraries"], generic, {**generic, "isa": "absent"}])
     library = Library.open(folder)
     assert (library.isa, library.interface.runnable) == ("generic", ["generic", "absent"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from compiling import compiled, product, proto, samples, weight
@@ -13,7 +14,7 @@ from compiling import compiled, product, proto, samples, weight
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
-from ptqc.errors import CalibrationError, UsageError
+from ptqc.errors import CalibrationError, ModelError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +116,13 @@ def test_no_samples(made: Artifact, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="holds no samples"):
         ptqc.run(made.path, iter(()), output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_functions_that_explode_are_refused(tmp_path: Path) -> None:
+    head = '<domain: "f", opset_import: ["": 17, "f": 1]>'
+    calls = "\n".join(f"{head} f{i} (x) => (y) {{ a = f.f{i + 1}(x) y = f.f{i + 1}(a) }}" for i in range(24))
+    last = '<domain: "f", opset_import: ["": 17]> f24 (x) => (y) { y = Relu(x) }'
+    main_graph = '<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[N,4] x) => (float[N,4] y) { y = f.f0(x) }'
+    onnx.save(onnx.parser.parse_model(f"{main_graph}\n{calls}\n{last}"), tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="expand to"):
+        ptqc.run(tmp_path / "model.onnx", samples(4, count=2), output=tmp_path / "y.npz")

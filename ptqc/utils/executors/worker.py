@@ -11,7 +11,7 @@ from ptqc.utils.executors.base import Kind, Message, Outcome, Reply, UnitOfWork
 from ptqc.utils.store import store_at
 from ptqc.utils.threads import one_blas_thread
 
-PACKAGE = "ptqc."
+PACKAGE = "ptqc.passes."  # of all units; importing other modules may run them, as `ptqc.__main__`
 
 
 def work(document: Mapping[str, Any]) -> dict[str, Any]:

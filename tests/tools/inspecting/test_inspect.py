@@ -183,3 +183,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], found: 
     assert document["found"]["smallest"] == found.found.smallest if found.found else False
     assert document["inputs"][0]["shape"] == ["N", 3, 8, 8]
     assert cli.main(["inspect", str(tmp_path / "no.onnx")]) == 2
+
+
+def test_external_data_without_a_location_are_a_reason_for_refusal(tmp_path: Path) -> None:
+    model = residual()
+    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    result = inspect(tmp_path / "model.onnx")
+    assert "has external data without a location" in (result.refusal or "")
+    assert result.missing == ()
