@@ -27,10 +27,13 @@ from unittest import mock
 
 import atheris
 
+sys.path.append(str(Path(__file__).parent / "faults"))
 with atheris.instrument_imports(include=["ptqc"]):
     import numpy as np
     import onnx_ir as ir
     from compiling import compiled, measured_model, product, residual, samples
+    from mutations import SEEDS
+    from onnx import TensorProto
     from PIL import Image
 
     import ptqc
@@ -87,8 +90,14 @@ class Stop(Exception):
 
 
 def models() -> Iterator[bytes]:
-    for model in (product(), residual()):
-        yield model.SerializeToString()
+    yield from (build().SerializeToString() for build, _ in SEEDS.values())
+    model = product()
+    tensor = model.graph.initializer[0]
+    written("w.bin", tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    yield model.SerializeToString()
 
 
 def read_model(data: bytes) -> None:
