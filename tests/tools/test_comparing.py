@@ -14,6 +14,8 @@ from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
 from ptqc.errors import ModelError, TargetError, UsageError
 from ptqc.evaluation.judge import BEST_SQNR
+from ptqc.ir import recorded, zipmaps
+from ptqc.kv_cache import known
 from ptqc.tools import comparing
 from ptqc.tools.comparing import ModelComparison
 
@@ -86,6 +88,15 @@ def test_the_larger_product_is_slower(tmp_path: Path) -> None:
     first, second = found(*files).models
     assert 1 < (second.low or 0) <= (second.speedup or 0)
     assert (first.milliseconds or 0) > (second.milliseconds or 0) > 0
+
+
+@pytest.mark.parametrize("key", [zipmaps.KEY, recorded.KEY, known.FORM])
+def test_marks_of_ptqc_in_a_foreign_file_mean_nothing(tmp_path: Path, key: str) -> None:
+    model = product()
+    for message in (model.graph, *model.graph.node, *model.graph.output):
+        message.metadata_props.add(key=key, value="no JSON")
+    path = saved(tmp_path, "marked.onnx", model)
+    assert found(path, path, data=samples(16, count=4)).models[1].loss == pytest.approx(0)
 
 
 def test_external_data_counts(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.frontend.in_memory import Model, file_of
 from ptqc.frontend.model_files import parse, read_bytes
-from ptqc.frontend.operators import check_functions
+from ptqc.frontend.operators import check_functions, drop_annotations
 from ptqc.frontend.tensors import check_tensors, external_files
 from ptqc.ir import recorded, zipmaps
 from ptqc.ir.external import hold_external
@@ -205,6 +205,7 @@ def file_contender(
         check_functions(proto)
         check_tensors(proto, path)
         files = external_files(proto, path.parent)
+        drop_annotations(proto)  # marks that ptqc puts into models in memory may stand in the file
         proto = zipmaps.as_tensors(proto)
         stand_ins: recorded.Recorded = {}
         if recording and artifact is not None:
