@@ -3,14 +3,16 @@
 import argparse
 import dataclasses
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptqc import presets
 from ptqc.errors import UNREADABLE, Interrupted, Missed, ModelError, PtqcError, UsageError, VerificationError
 from ptqc.options import CompileOptions, Phase
+from ptqc.utils.text import printable
 
 if TYPE_CHECKING:
     from ptqc.artifact.folder import Artifact
@@ -37,7 +39,16 @@ def flag(name: str) -> str:
 
 def document(command: str, values: dict[str, Any]) -> str:
     """What --json prints: the schema's version and the command, then what was found."""
-    return json.dumps({"schema": SCHEMA, "command": command, **values}, indent=1)
+    return json.dumps({"schema": SCHEMA, "command": command, **_finite(values)}, indent=1, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for numbers that JSON has none for."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _tell(result: Printable, options: argparse.Namespace, more: str = "", *, is_answer: bool = False) -> None:
@@ -45,7 +56,7 @@ def _tell(result: Printable, options: argparse.Namespace, more: str = "", *, is_
     if options.json:
         print(document(options.name, result.to_json()))
     elif is_answer or not getattr(options, "quiet", False):
-        print(f"{result}{more}")
+        print(printable(f"{result}{more}"))
 
 
 def _holding(result: Printable, error: PtqcError) -> PtqcError:
@@ -332,7 +343,7 @@ def run_inspect(options: argparse.Namespace) -> None:
         _tell(result, options)
         return
     if not options.json:
-        print(result)
+        print(printable(result))
     message = result.refusal if options.json else "`ptqc compile` would refuse this model, for the reason above"
     raise _holding(result, ModelError(message))
 
@@ -432,7 +443,7 @@ def run_eval(options: argparse.Namespace) -> None:
             result.check_drop(options.max_drop)
     except Missed as missed:
         if not options.json:
-            print(result)
+            print(printable(result))
         raise _holding(result, missed) from None
     _tell(result, options, is_answer=True)
 

@@ -18,6 +18,7 @@ from ptqc.errors import InternalError, Interrupted, PtqcError
 from ptqc.utils import interrupts
 from ptqc.utils.interrupts import MESSAGE, Stopped
 from ptqc.utils.memory import lacks_memory
+from ptqc.utils.text import printable, visible
 from ptqc.utils.version import __version__
 
 INTERRUPTED = 130
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind: str, message: str, code: int, result: Mapping[str, Any] = NOTHING, figures: Mapping[str, Any] = NOTHING
     ) -> int:
         """Tell what went wrong: in a line, and as a document where that is asked for."""
-        print(f"ptqc: {message}", file=sys.stderr)
+        print(f"ptqc: {printable(message)}", file=sys.stderr)
         if "--json" in words:
             error = {"kind": kind, "message": message, "exit_code": code, **figures}
             print(document(words[0], {**result, "error": error}))
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse(_joined(words), argparse.Namespace(command=command))
         if options.used:
-            print(f"ptqc: {options.used}", file=sys.stderr)
+            print(f"ptqc: {visible(options.used)}", file=sys.stderr)
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
@@ -111,7 +112,10 @@ def _internal_fault(error: Exception, words: Sequence[str]) -> str:
     path = Path.cwd() / "ptqc-fault.txt"
     trace = "".join(traceback.format_exception(error))
     try:
-        path.write_text(f"ptqc {__version__}\n{_reproduction(words)}\n\n{trace}", encoding="utf-8")
+        path.unlink(missing_ok=True)
+        # Never through a link that lies there, to wherever it leads.
+        with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"ptqc {__version__}\n{_reproduction(words)}\n\n{trace}")
         where = f"details are in {path}"
     except OSError:
         where = trace

@@ -1,5 +1,6 @@
 """How good the delivered file is: agreement with the float model, score where labels are given."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -246,6 +247,8 @@ def _sqnr(pairs: Sequence[Pair]) -> float:
     """10 log10 of signal power over error power."""
     signal = sum(float(np.square(real, dtype=np.float64).sum()) for real, _ in pairs)
     error = sum(float(np.square(real.astype(np.float64) - packed).sum()) for real, packed in pairs)
+    if not math.isfinite(error):
+        return -math.inf
     return min(BEST_SQNR, 10 * float(np.log10(max(signal, 1e-30) / error))) if error else BEST_SQNR
 
 

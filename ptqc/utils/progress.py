@@ -13,6 +13,7 @@ from typing import Protocol, TextIO
 
 from ptqc.errors import UsageError
 from ptqc.utils.arguments import shown
+from ptqc.utils.text import printable, visible
 
 
 class Stage(Protocol):
@@ -154,7 +155,7 @@ class Lines:
 
     def line(self, text: str) -> None:
         """Print the text."""
-        print(text, file=self._stream, flush=True)
+        print(printable(text), file=self._stream, flush=True)
 
 
 class _Count:
@@ -206,25 +207,25 @@ class Live:
         steps = "{task.percentage:.0f} %" if isinstance(total, Shares) else "{task.completed}/{task.total}"
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description:<22}"),
+            TextColumn("{task.description:<22}", markup=False),
             BarColumn(),
             *([TextColumn(steps)] if total else []),
             TimeElapsedColumn(),
             *([LeftColumn()] if total else []),
-            TextColumn("{task.fields[label]}"),
+            TextColumn("{task.fields[label]}", markup=False),
         )
         with Bars(*columns, console=self._console, transient=True) as bars:
             task = bars.add_task(name, total=total, label="")
 
             def update(label: str, steps: int) -> None:
                 known.add(steps, time.monotonic())
-                bars.update(task, advance=steps, label=label[-40:])
+                bars.update(task, advance=steps, label=visible(label)[-40:])
 
             yield _Bar(update)
 
     def line(self, text: str) -> None:
         """Print the text above the bar."""
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(printable(text), highlight=False, markup=False)
 
 
 class _Bar:

@@ -14,6 +14,11 @@ def visible(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in result)
 
 
+def printable(text: object) -> str:
+    """The same of a text of several lines, which stay."""
+    return "\n".join(map(visible, str(text).split("\n")))
+
+
 def shorten(text: str, limit: int) -> str:
     """At most `limit` characters, cut in the middle: names differ most at their ends."""
     if len(text) <= limit:

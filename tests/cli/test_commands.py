@@ -1,6 +1,7 @@
 """What a command states of images and detectors replaces only that; the rest is as the artifact keeps it."""
 
 import argparse
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -127,3 +128,8 @@ def test_one_cache_may_be_kept_otherwise() -> None:
         ["compile", "m.onnx", "-o", "out", "--kv-cache", "past.0.key=int4", "--kv-cache", "past.0.value=int8"]
     )
     assert commands._stated(stated) == {"kv_cache": {"past.0.key": "int4", "past.0.value": "int8"}}
+
+
+def test_numbers_that_json_has_none_for_are_null() -> None:
+    document = json.loads(commands.document("compare", {"a": [float("nan"), {"b": -float("inf")}], "c": 1.5}))
+    assert document == {"schema": commands.SCHEMA, "command": "compare", "a": [None, {"b": None}], "c": 1.5}

@@ -336,6 +336,24 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     assert [path.name for path in tmp_path.iterdir()] == ["ptqc-fault.txt"]
 
 
+def test_a_fault_is_not_written_through_a_link(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("years of work")
+    (tmp_path / "ptqc-fault.txt").symlink_to("mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ptqc.tools.inspecting.inspect", _raiser(ZeroDivisionError("planted")))
+    assert cli.main(["inspect", f"{place}/\udcff.onnx"]) == 70
+    assert "internal fault: ZeroDivisionError" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "years of work"
+    assert "\\udcff.onnx" in (tmp_path / "ptqc-fault.txt").read_text()
+
+
+def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "\x1b]0;mine\x07\udcff.onnx"]) == 2
+    assert "ptqc: \\x1b]0;mine\\x07\\udcff.onnx: no such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from compiling import Measured, measured_model, proto, weight
 
-from ptqc.evaluation.judge import BEST_SQNR, Judged, _in_a_row, _judged, judge, to_json
+from ptqc.evaluation.judge import BEST_SQNR, Judged, _in_a_row, _judged, _sqnr, judge, to_json
 from ptqc.evaluation.scoring import Evaluate, OwnScore, scoring_of
 from ptqc.execution.onnxruntime import Runner
 from ptqc.losses import OutputKind, OutputLoss
@@ -66,6 +66,10 @@ def test_a_negated_output_agrees_nowhere(measured: Measured) -> None:
     assert result.agreement == 0.0
     assert result.sqnr == pytest.approx(-6.02, abs=0.01)
     assert [figure.text for figure in result.outputs[0].low] == ["same top class in 0.0 %"]
+
+
+def test_an_output_that_is_infinite_has_no_signal() -> None:
+    assert _sqnr([(np.ones(2, np.float32), np.array([1, np.inf], np.float32))]) == -np.inf
 
 
 def low(kind: OutputKind, y: np.ndarray, z: np.ndarray) -> list[str]:

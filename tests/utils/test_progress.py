@@ -183,8 +183,9 @@ def test_a_bar_counts_and_estimates_only_towards_a_known_end(monkeypatch: pytest
     monkeypatch.setenv("FORCE_COLOR", "1")
     with Live().stage("one", 7) as stage:
         time.sleep(0.5)
-        stage.advance("layer", 3)
+        stage.advance("l[/b]", 3)
         wait_until(lambda: "3/7" in stream.getvalue() and "about 10 s left" in stream.getvalue())
+    assert "l[/b]" in stream.getvalue()
     stream.truncate(0)
     with Live().stage("other") as stage:
         stage.advance("layer")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ptqc.utils.text import decibels, magnitude, number, percent, shorten, visible
+from ptqc.utils.text import decibels, magnitude, number, percent, printable, shorten, visible
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,7 @@ def test_shorten_keeps_the_ends() -> None:
 def test_visible() -> None:
     assert visible("Ünïcode 卷积 ok") == "Ünïcode 卷积 ok"
     assert visible("a\u202eb\nc\x1b\ud800") == "a\\u202eb\\nc\\x1b\\ud800"
+
+
+def test_printable_leaves_lines() -> None:
+    assert printable("a\n\x1bb\n") == "a\n\\x1bb\n"
