@@ -285,10 +285,11 @@ def write_recorded(path: Path, rows: Sequence[Row]) -> None:
 def call(command: Sequence[str], limit: float, log: Path) -> int | None:
     """Run a command that writes to a file; its exit code, or None where it was stopped with all that it started.
 
-    limit: seconds that it may take.
+    It imports the ptqc of this checkout, wherever the environment has one installed. limit: seconds that it may take.
     """
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with log.open("w", encoding="utf-8") as written:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=written, stderr=written, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=written, stderr=written, start_new_session=True)
         try:
             return process.wait(limit)
         except subprocess.TimeoutExpired:
