@@ -35,6 +35,9 @@ IMAGE_SUFFIXES = frozenset(
 # Pillow's decoders for these; by default it would start Ghostscript for what is PostScript inside.
 DECODERS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM")
 LARGEST_GRAY = 2**16 - 1
+# An image is resized to at most so many pixels before it is cropped, or so many times those that are asked for where
+# these are more: with the short side of a strip, its long one grows as many times.
+MOST_PIXELS, MOST_TIMES = 2**28, 16
 # Pillow's names for one number per pixel.
 MASK_MODES = frozenset({"1", "L", "P", "I", "I;16"})
 # What data sets mark the pixels of masks with that do not count, beside numbers below 0.
@@ -156,7 +159,7 @@ class Preprocessing:
         mean and std do not fit its channels.
         """
         target = self._target(spec)
-        pixels = np.atleast_3d(np.asarray(self._placed(_decoded(path, target.channels), target.size)))
+        pixels = np.atleast_3d(np.asarray(self._placed(path, target)))
         if self.channel_order == "BGR":
             pixels = pixels[:, :, ::-1]
         if spec.dtype != np.uint8:
@@ -173,7 +176,7 @@ class Preprocessing:
         CalibrationError as `load` does, and where the file has colours.
         """
         classes = Image.fromarray(np.asarray(_decoded_mask(path)).astype(np.int32))
-        place = self._placement(classes.size, self._target(spec).size)
+        place = self._placement(path, classes.size, self._target(spec).size)
         return np.asarray(place.applied(classes, Image.Resampling.NEAREST, IGNORED))
 
     def resolved(self, specs: Sequence[InputSpec]) -> "Preprocessing":
@@ -220,9 +223,9 @@ class Preprocessing:
         Raises CalibrationError where the file cannot be read, or `spec` is not an image input.
         """
         target = self._target(spec)
-        return self._placement(_decoded(path, target.channels).size, target.size)
+        return self._placement(path, _decoded(path, target.channels).size, target.size)
 
-    def _placement(self, size: Pair, model_size: Pair | None) -> "Placement":
+    def _placement(self, path: Path, size: Pair, model_size: Pair | None) -> "Placement":
         """Of an image of this (width, height); `model_size` is where neither option says a size."""
         crop = model_size if self.crop is None else _pair(self.crop)
         resize = self.resize or crop
@@ -237,16 +240,22 @@ class Preprocessing:
             inner = (width, height)
         else:
             inner = _covering(size, resize)
+            if math.prod(inner) > max(MOST_PIXELS, MOST_TIMES * width * height):
+                raise CalibrationError(
+                    f"image {path} has {size[0]} x {size[1]} pixels, and would have {inner[0]} x {inner[1]} before "
+                    "it is cropped: take it out of the data, or give --fit stretch or letterbox"
+                )
             crop = crop or (resize if isinstance(resize, tuple) else None)
         if not crop:
             return Placement(0, 0, *inner, *inner)
         left, top = (-round((part - cut) / 2) for part, cut in zip(inner, crop[::-1], strict=True))
         return Placement(left, top, *inner, crop[1], crop[0])
 
-    def _placed(self, image: Image.Image, model_size: Pair | None) -> Image.Image:
-        """The image resized and cropped; `model_size` is where neither option says a size."""
+    def _placed(self, path: Path, target: "_Target") -> Image.Image:
+        """The image of a file, resized and cropped."""
+        image = _decoded(path, target.channels)
         around = self._fill(image) if self.fit in LETTERBOXES else 0
-        return self._placement(image.size, model_size).applied(image, FILTERS[self.resample], around)
+        return self._placement(path, image.size, target.size).applied(image, FILTERS[self.resample], around)
 
     def _fill(self, image: Image.Image) -> tuple[int, ...]:
         """The colour of `fill` for each band of the image."""
@@ -348,9 +357,9 @@ def _contained(size: Pair, whole: Pair) -> Pair:
     """(width, height) of an image of `size` that just fits into `whole`, as Pillow's ImageOps.contain has it."""
     width, height = size
     if width * whole[1] > height * whole[0]:
-        return whole[0], round(height / width * whole[0])
+        return whole[0], max(round(height / width * whole[0]), 1)
     if width * whole[1] < height * whole[0]:
-        return round(width / height * whole[1]), whole[1]
+        return max(round(width / height * whole[1]), 1), whole[1]
     return whole
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, overload
+from typing import BinaryIO, TypeVar, overload
 
 import numpy as np
 
@@ -34,6 +34,7 @@ DATA = "samples.bin"
 INDEX = "samples.json"
 LAYOUT = "ptqc-samples-1"
 EVERY_SAMPLE = 10**9  # as a limit: all that there are
+Item = TypeVar("Item")
 FEW = 32  # below this number of samples the observed ranges depend on which samples were drawn
 
 
@@ -295,7 +296,8 @@ def checked(
     without samples.
     """
     number = 0
-    for place, item in enumerate(_guarded(stream)):
+    read = guarded(stream.samples, lambda index: f"{sample_name(stream.place(index))}: reading {stream.description}")
+    for place, item in enumerate(read):
         file = stream.files[place] if place < len(stream.files) else ""
         for part in parts_of(item, inputs) if stream.batches else (item,):
             feeds = conform(part, inputs, stream.place(number), file)
@@ -309,21 +311,21 @@ def checked(
         raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
 
 
-def _guarded(stream: SampleSource) -> Iterator[Feeds]:
-    """The stream's samples, with whatever the user's code raises turned into a CalibrationError."""
+def guarded(samples: Iterator[Item], reading: Callable[[int], str]) -> Iterator[Item]:
+    """The samples, with whatever the user's code or a library raises turned into a CalibrationError.
+
+    reading: says what is done for the sample of a number.
+    """
     index = 0
     while True:
         try:
-            sample = next(stream.samples)
+            sample = next(samples)
         except StopIteration:
             return
         except PtqcError:
             raise
         except Exception as error:
-            kind = type(error).__name__
-            raise CalibrationError(
-                f"{sample_name(stream.place(index))}: reading {stream.description} raised {kind}: {error}"
-            ) from error
+            raise CalibrationError(f"{reading(index)} raised {type(error).__name__}: {error}") from error
         yield sample
         index += 1
 

@@ -1,8 +1,10 @@
 """Where calibration samples come from: whatever the user gave becomes one stream of feeds."""
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of
 from ptqc.utils.imports import imported, is_named
+from ptqc.utils.memory import available_bytes
 from ptqc.utils.store import file_digest
 
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
@@ -63,7 +66,7 @@ class SampleSource:
     rows of a batch. places: of the samples in the data, where a subset of them is read. texts: how texts were read.
     """
 
-    samples: Iterator[Feeds]
+    samples: Iterator[Mapping[str, Any]]
     description: str
     count: int | None = None
     available: int | None = None
@@ -105,6 +108,8 @@ def open_source(
     if hasattr(source, "__array__"):
         name = _only(inputs, "one array").name
         return _stacked({name: as_array(source, f"the array for input {name!r}")}, inputs, limit, "the array")
+    if isinstance(source, Members):
+        return _stacked(source, inputs, limit, str(source.path))
     if isinstance(source, Mapping):
         arrays = {str(name): as_array(array, f"the dict's array {name!r}") for name, array in source.items()}
         return _stacked(arrays, inputs, limit, "the dict of arrays")
@@ -198,8 +203,8 @@ def _image_reader(
     return lambda path: {spec.name: preprocessing.load(path, spec)}
 
 
-def _array_file_reader(inputs: Sequence[InputSpec]) -> Callable[[Path], Feeds]:
-    def read(path: Path) -> Feeds:
+def _array_file_reader(inputs: Sequence[InputSpec]) -> Callable[[Path], Mapping[str, Any]]:
+    def read(path: Path) -> Mapping[str, Any]:
         if path.suffix.lower() == ".npz":
             return _without_labels(npz_members(path), inputs)
         return {_only(inputs, str(path)).name: _load_npy(path)}
@@ -237,30 +242,86 @@ def csv_of_texts(path: Path) -> CalibrationError:
 
 def _load_npy(path: Path) -> np.ndarray:
     try:
-        return np.lib.format.open_memmap(path, mode="r")
+        return of_characters(np.lib.format.open_memmap(path, mode="r"))
     except Exception as error:  # NumPy raises many types for a damaged file
         raise CalibrationError(f"{path} is not a readable .npy array ({error}): write it with numpy.save") from error
 
 
-def npz_members(path: Path) -> Mapping[str, np.ndarray]:
-    """The arrays of an .npz by name. Raises CalibrationError for anything else."""
+def of_characters(array: np.ndarray) -> np.ndarray:
+    """The array itself. Raises ValueError for text with numbers that are no characters: Python makes no str of it."""
+    if array.dtype.kind == "U" and array.nbytes:
+        numbers = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+        if numbers.max() > sys.maxunicode:
+            raise ValueError("its text holds numbers that are no characters")
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Members(Mapping[str, np.ndarray]):
+    """Arrays of an .npz by name, each of which is read when it is first asked for."""
+
+    path: Path
+    names: Sequence[str]
+    _held: dict[str, np.ndarray] = field(default_factory=dict, init=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Raises CalibrationError for what is no plain array, and for one that memory has no room for."""
+        if name not in self.names:
+            raise KeyError(name)
+        if name not in self._held:
+            with _opened(self.path) as archive:
+                self._held[name] = _member(archive, name, str(self.path))
+        return self._held[name]
+
+
+def npz_members(path: Path) -> Members:
+    """The arrays of an .npz. Raises CalibrationError for anything else."""
+    with _opened(path) as archive:
+        return Members(path, list(dict.fromkeys(archive.files)))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with path.open("rb") as file:  # numpy.load, given a path, leaves a truncated file open
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single .npy array")
-            return {name: _member(archive, name) for name in archive.files}
+            yield archive
+    except CalibrationError:
+        raise
     except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise CalibrationError(
             f"{path} is not a readable .npz archive of plain arrays ({error}): write it with numpy.savez"
         ) from error
 
 
-def _member(archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def _member(archive: Any, name: str, where: str) -> np.ndarray:
+    needed = sum(each.file_size for each in archive.zip.infolist() if each.filename in (name, f"{name}.npy"))
+    if needed > (free := available_bytes()):
+        raise CalibrationError(
+            f"{where}: array {name!r} has {needed:,} bytes, and {free:,} bytes of memory are free: give a folder of "
+            "files with fewer samples each"
+        )
     array = archive[name]
     if not isinstance(array, np.ndarray):  # NumPy hands out a member of another kind as bytes
         raise ValueError(f"member {name!r} is not an array")
-    return array
+    return of_characters(array)
+
+
+def without(arrays: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """The arrays of other names; those of a file are not read for that."""
+    others = [name for name in arrays if name not in names]
+    return Members(arrays.path, others) if isinstance(arrays, Members) else {name: arrays[name] for name in others}
 
 
 def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limit: int, where: str) -> SampleSource:
@@ -279,6 +340,10 @@ def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limi
     count = counts[expected[0]]
     if len(set(counts.values())) > 1:
         raise CalibrationError(f"{where} holds different numbers of samples {counts}: give every input the same number")
+    if count and not any(array.size for array in arrays.values()):
+        raise CalibrationError(
+            f"{where} holds {count:,} samples without a number in them, expected values for the model's inputs"
+        )
     chosen = spread(count, limit)
 
     def cut(index: int) -> Feeds:
@@ -287,10 +352,10 @@ def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limi
     return SampleSource(map(cut, chosen), where, len(chosen), count, places=chosen)
 
 
-def _without_labels(arrays: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Feeds:
+def _without_labels(arrays: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Mapping[str, Any]:
     """The arrays but for labels, where no input has that name."""
-    names = {spec.name for spec in inputs}
-    return {name: array for name, array in arrays.items() if name in names or name.removesuffix(LENGTHS) != LABELS}
+    taken = {spec.name for spec in inputs}
+    return without(arrays, {LABELS, LABELS + LENGTHS} - taken)
 
 
 @dataclass(frozen=True)
@@ -356,10 +421,10 @@ def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
     return rows
 
 
-def spread(count: int, limit: int) -> list[int]:
+def spread(count: int, limit: int) -> Sequence[int]:
     """At most `limit` different indices below `count`, evenly spread, the first and last among them."""
     if count <= limit:
-        return list(range(count))
+        return range(count)
     return [int(index) for index in np.rint(np.linspace(0, count - 1, limit))]
 
 
@@ -393,11 +458,11 @@ def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: st
     return SampleSource(_named(items, inputs), where, count, batches=True)
 
 
-def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Feeds]:
+def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Mapping[str, Any]]:
     return (_feeds(item, inputs, index) for index, item in enumerate(items))
 
 
-def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
+def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Mapping[str, Any]:
     """One item of an iterable as feeds: a dict, or arrays in the order of the model's inputs."""
     if isinstance(item, Mapping):
         return _without_labels(item, inputs)

@@ -212,6 +212,14 @@ Draw = Callable[[np.random.Generator], np.ndarray]
 
 
 @dataclass(frozen=True)
+class Drawer:
+    """Draws the values of an input. shape: of what it draws."""
+
+    shape: tuple[int, ...]
+    draw: Draw
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Sizes of drawn sequences: tokens of a text with those that are cached, and places of what an encoder made."""
 
@@ -234,16 +242,21 @@ def draw(
     Raises CalibrationError, at once, for an input that nothing can be drawn for.
     """
     inputs = input_specs(model)
-    result = roles(inputs)
-
-    def drawers(sizes: Sizes) -> dict[str, Draw]:
-        lengths = _Lengths.of(inputs, result, sizes)
-        return {
-            spec.name: _drawer(spec, result[spec.name], pixels.get(spec.name, RAW), side, lengths) for spec in inputs
-        }
-
-    kinds = [drawers(sizes) for sizes in (Sizes(), *short)]
+    kinds = [_drawers(inputs, pixels, side, sizes) for sizes in (Sizes(), *short)]
     return (_sample(kinds[_kind(n, len(short))], np.random.default_rng((seed, n))) for n in range(count))
+
+
+def drawn_shapes(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    """The shapes of what `draw` draws, by input. Raises CalibrationError as it does."""
+    return {name: one.shape for name, one in _drawers(input_specs(model), {}, FREE_SIDE, Sizes()).items()}
+
+
+def _drawers(
+    inputs: Sequence[InputSpec], pixels: Mapping[str, PixelRange], side: int, sizes: Sizes
+) -> dict[str, Drawer]:
+    result = roles(inputs)
+    lengths = _Lengths.of(inputs, result, sizes)
+    return {spec.name: _drawer(spec, result[spec.name], pixels.get(spec.name, RAW), side, lengths) for spec in inputs}
 
 
 def short_sizes(model: ir.Model) -> list[Sizes]:
@@ -282,8 +295,8 @@ def _kind(index: int, others: int) -> int:
     return 1 + block % others if others and place == SHORT // 2 else 0
 
 
-def _sample(drawn: Mapping[str, Draw], rng: np.random.Generator) -> Feeds:
-    return {name: one(rng) for name, one in drawn.items()}
+def _sample(drawn: Mapping[str, Drawer], rng: np.random.Generator) -> Feeds:
+    return {name: one.draw(rng) for name, one in drawn.items()}
 
 
 @dataclass(frozen=True)
@@ -315,7 +328,7 @@ class _Lengths:
         return _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), free), self.symbols)
 
 
-def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, side: int, lengths: _Lengths) -> Draw:
+def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, side: int, lengths: _Lengths) -> Drawer:
     if is_image(spec) and role not in (InputRole.MASK, InputRole.PAST, InputRole.HEARD):
         return _pictures(spec, pixels, side)
     if role in (InputRole.PAST, InputRole.HEARD):
@@ -327,12 +340,12 @@ def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, side: int, len
     return _normal(_sizes(spec, {}, lengths.symbols), spec.dtype)
 
 
-def _normal(shape: tuple[int, ...], dtype: np.dtype) -> Draw:
-    return lambda rng: rng.standard_normal(shape).astype(dtype)
+def _normal(shape: tuple[int, ...], dtype: np.dtype) -> Drawer:
+    return Drawer(shape, lambda rng: rng.standard_normal(shape).astype(dtype))
 
 
-def _always(array: np.ndarray) -> Draw:
-    return lambda _rng: array.copy()
+def _always(number: int, shape: tuple[int, ...], dtype: np.dtype) -> Drawer:
+    return Drawer(shape, lambda _rng: np.full(shape, number, dtype))
 
 
 def _channel_axis(spec: InputSpec) -> int | None:
@@ -342,7 +355,7 @@ def _channel_axis(spec: InputSpec) -> int | None:
     return next((axis for axis in (1, 3) if spec.shape[axis] in CHANNELS), None)
 
 
-def _pictures(spec: InputSpec, pixels: PixelRange, side: int) -> Draw:
+def _pictures(spec: InputSpec, pixels: PixelRange, side: int) -> Drawer:
     axis, spatial = _channel_axis(spec), spatial_axes(spec)
     shape = _sizes(spec, dict.fromkeys(spatial, side), {})
     channels, height, width = (shape[a] for a in (axis or 1, *spatial))
@@ -352,21 +365,18 @@ def _pictures(spec: InputSpec, pixels: PixelRange, side: int) -> Draw:
         batch = np.moveaxis(batch, 1, -1) if axis == 3 else batch
         return np.rint(batch).astype(spec.dtype) if spec.dtype == np.uint8 else batch.astype(spec.dtype)
 
-    return one
+    return Drawer(shape, one)
 
 
-def _of_tokens(spec: InputSpec, role: InputRole, lengths: _Lengths) -> Draw:
+def _of_tokens(spec: InputSpec, role: InputRole, lengths: _Lengths) -> Drawer:
     """What is said of each token: its row of a table, and what else a model of texts takes."""
     shape = lengths.of_axes(spec, lengths.whole)
     if role is InputRole.MASK:  # where it is added to what a softmax gets, the same everywhere changes nothing
-        return _always(np.ones(shape, spec.dtype))
-    if role is InputRole.TYPES:
-        return _always(np.zeros(shape, spec.dtype))
+        return _always(1, shape, spec.dtype)
     if role is InputRole.PLACES and shape:
-        places = lengths.whole - shape[-1] + np.arange(shape[-1]) if lengths.past else np.arange(shape[-1])
-        return _always(np.broadcast_to(places % (spec.rows or lengths.whole), shape).astype(spec.dtype))
-    if role is InputRole.FLAG:
-        return _always(np.zeros(shape, spec.dtype))
+        return Drawer(shape, lambda _rng: _places(spec, shape, lengths))
+    if role in (InputRole.TYPES, InputRole.FLAG):
+        return _always(0, shape, spec.dtype)
     rows = spec.rows
     if spec.dtype.kind == "b":
         raise CalibrationError(f"input {spec}: no samples can be generated for this type: {ADVICE}")
@@ -374,7 +384,12 @@ def _of_tokens(spec: InputSpec, role: InputRole, lengths: _Lengths) -> Draw:
         raise CalibrationError(
             f"input {spec}: no embedding says which integers it takes, so none can be generated: {ADVICE}"
         )
-    return lambda rng: rng.integers(0, rows, shape).astype(spec.dtype)
+    return Drawer(shape, lambda rng: rng.integers(0, rows, shape).astype(spec.dtype))
+
+
+def _places(spec: InputSpec, shape: tuple[int, ...], lengths: _Lengths) -> np.ndarray:
+    places = lengths.whole - shape[-1] + np.arange(shape[-1]) if lengths.past else np.arange(shape[-1])
+    return np.broadcast_to(places % (spec.rows or lengths.whole), shape).astype(spec.dtype)
 
 
 def _sizes(spec: InputSpec, free: Mapping[int, int], lengths: Mapping[str, int]) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
 """Samples of text: a corpus cut into texts, each of which a tokenizer makes the model's inputs of."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from os import PathLike
@@ -26,7 +28,7 @@ from ptqc.calibration.sources import (
     lacks_tokenizer,
     spread,
 )
-from ptqc.errors import UNREADABLE, CalibrationError, UsageError
+from ptqc.errors import UNREADABLE, CalibrationError, PtqcError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import one_of, path_of, shown
 from ptqc.utils.store import file_digest
@@ -46,6 +48,10 @@ LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how ma
 TEXT_AXES = 2  # samples and tokens
 OTHER_SUFFIXES = ARRAY_SUFFIXES | IMAGE_SUFFIXES | {CSV}  # of data that are no texts
 ADVICE = "give its samples as arrays, or by module:function"
+# How many times longer a tokenizer may make a text; what steps of it do so, and the lists that these stand in.
+MOST_GROWTH = 2**16
+GROWING = {"ByteLevel": 2, "Metaspace": 2, "Precompiled": 2}
+SEQUENCES = ("normalizers", "pretokenizers", "processors")
 # Tokens that fill up a text, by the names that tokenizers give them, the commonest first.
 FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>")
 
@@ -294,6 +300,11 @@ class _Encoder:
 
     @classmethod
     def of(cls, texts: Texts, inputs: Sequence[InputSpec]) -> "_Encoder":
+        with tokenizer_calls(f"tokenizer {texts.tokenizer} fails"):
+            return cls._of(texts, inputs)
+
+    @classmethod
+    def _of(cls, texts: Texts, inputs: Sequence[InputSpec]) -> "_Encoder":
         result, where = roles(inputs), f"tokenizer {texts.tokenizer}"
         tokens = _tokens_input(inputs, result)
         tokenizer = read_tokenizer(Path(texts.tokenizer))
@@ -319,8 +330,9 @@ class _Encoder:
 
     def __call__(self, name: str, text: str, parts: int) -> Iterator[Feeds]:
         """Feeds of at most so many parts of the text, evenly spread; the first one where there is to be one."""
-        encoded = self.tokenizer.encode(text, add_special_tokens=self.special_tokens)
-        pieces = [encoded, *encoded.overflowing]
+        with tokenizer_calls(f"{name}: {self.where} fails"):
+            encoded = self.tokenizer.encode(text, add_special_tokens=self.special_tokens)
+            pieces = [encoded, *encoded.overflowing]
         for index in spread(len(pieces), parts):
             if not pieces[index].ids:
                 raise CalibrationError(f"{name}: {self.where} makes no token of it: leave it out")
@@ -374,15 +386,52 @@ def read_tokenizer(path: Path) -> Any:
     if not path.is_file():
         raise CalibrationError(f"tokenizer {path}: no such file; give the tokenizer.json of the model")
     try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more special
+        with tokenizer_calls(f"{path} is not a tokenizer.json of the library tokenizers"):
+            result = Tokenizer.from_file(str(path))
+            _check_growth(result, path)
+    except CalibrationError:
         if _is_vocabulary(path):
             raise CalibrationError(
                 f"{path} is a plain vocabulary, which does not say how a text is cut into tokens: give the "
                 "tokenizer.json of the model (a fast tokenizer of transformers writes one with save_pretrained), or "
                 "make one with the library tokenizers, as the page 'Compile a text model' shows"
             ) from None
-        raise CalibrationError(f"{path} is not a tokenizer.json of the library tokenizers: {error}") from error
+        raise
+    return result
+
+
+@contextmanager
+def tokenizer_calls(problem: str) -> Iterator[None]:
+    """Calls of the library tokenizers, whose panics are no Exception. problem: what a CalibrationError says of them."""
+    try:
+        yield
+    except (PtqcError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise CalibrationError(f"{problem}: {error}") from error
+
+
+def _check_growth(tokenizer: Any, path: Path) -> None:
+    """Raise CalibrationError for steps one after the other that make a text longer than memory has room for."""
+    for name in ("normalizer", "pre_tokenizer", "post_processor"):
+        part = getattr(tokenizer, name)
+        growth = 1.0 if part is None else _growth(json.loads(part.__getstate__()))
+        if growth > MOST_GROWTH:
+            raise CalibrationError(
+                f"tokenizer {path}: its {name} may make a text {growth:.0e} times longer, expected at most "
+                f"{MOST_GROWTH:,}: give the tokenizer.json of the model"
+            )
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """How many times longer a step may make a text, roughly."""
+    if step["type"] == "Sequence":
+        return math.prod((_growth(each) for kind in SEQUENCES for each in step.get(kind, ())), start=1.0)
+    if step["type"] == "Replace" and (found := step["pattern"].get("String")):
+        return max(1.0, len(step["content"]) / len(found))
+    if step["type"] == "Replace":  # an expression may match between any two letters
+        return 1.0 + len(step["content"])
+    return max(1, len(step["single"])) if step["type"] == "TemplateProcessing" else GROWING.get(step["type"], 1)
 
 
 def _is_vocabulary(path: Path) -> bool:

@@ -27,7 +27,9 @@ from ptqc.calibration.sources import (
     are_labels,
     csv_of_texts,
     lacks_tokenizer,
+    npz_members,
     spread,
+    without,
 )
 from ptqc.calibration.texts import LabelledLine, Texts, is_table, labelled_lines
 from ptqc.errors import CalibrationError, UsageError
@@ -284,7 +286,7 @@ def read_labels(
             "CSV of image,class, a .tsv of text and class, or for a detector a COCO file"
         )
     if path.suffix == ARRAYS:
-        return _of_arrays(_from_npz(path), str(path), inputs, folder)
+        return _of_arrays(npz_members(path), str(path), inputs, folder)
     feeds, classes = from_csv(path, inputs, preprocessing, folder=images)
     return LabelledClasses(collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing), classes)
 
@@ -335,7 +337,7 @@ def _of_arrays(arrays: Mapping[str, np.ndarray], where: str, inputs: tuple[Input
             f"the model has an input {LABELS!r}, so that {where} has no place for class numbers: judge the compiled "
             "file with `ptqc eval`, whose --labels has them alone"
         )
-    feeds = {name: array for name, array in arrays.items() if name != LABELS}
+    feeds = without(arrays, (LABELS,))
     labels = arrays.get(LABELS)
     if labels is not None and labels.size and labels.dtype.kind in "US":
         raise CalibrationError(f"{where}, `{LABELS}`: {no_class_number(labels.flat[0].item())}")
@@ -418,15 +420,6 @@ def _of_mask_files(
 ) -> LabelledMasks:
     feeds, masks = with_masks(path / IMAGES, path / MASKS, inputs, preprocessing)
     return LabelledMasks(collect(feeds, inputs, folder, EVERY_SAMPLE), tuple(masks))
-
-
-def _from_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        # numpy.load, given a path, leaves a damaged file open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
-        raise CalibrationError(f"cannot read the labels {path}: {error}") from error
 
 
 def from_csv(

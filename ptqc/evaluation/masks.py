@@ -14,6 +14,9 @@ from ptqc.calibration.sources import files_below, spread
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Feeds
 
+# Of which a pixel names one; scores may be of more.
+MOST_CLASSES = 2**16
+
 
 @dataclass(frozen=True)
 class MaskFile:
@@ -99,6 +102,12 @@ def overlaps(answer: np.ndarray, mask: np.ndarray, where: str) -> np.ndarray:
     if classes and truth.max(initial=0) >= classes:
         raise CalibrationError(no_such_class(int(truth.max()), where, classes))
     count = classes or 1 + int(max(truth.max(initial=0), predicted.max(initial=0)))
+    lowest = int(predicted.min(initial=0))
+    if not classes and (lowest < 0 or count > MOST_CLASSES):
+        raise CalibrationError(
+            f"{where} or the mask has class {lowest if lowest < 0 else count - 1}, expected numbers from 0 to "
+            f"{MOST_CLASSES - 1}; pixels of a mask below 0 do not count"
+        )
     hits = np.bincount(truth[truth == predicted], minlength=count)
     both = np.bincount(truth, minlength=count) + np.bincount(predicted, minlength=count)
     return np.stack([hits, both - hits])

@@ -122,6 +122,28 @@ def test_what_a_letterbox_leaves_free_is_filled(photo, fill, expected):
     np.testing.assert_array_equal(bgr, got[:, ::-1])
 
 
+@pytest.mark.parametrize(("size", "shown"), [((2000, 1), (slice(10, 11), slice(None))), ((1, 2000), (slice(None), 10))])
+def test_a_letterbox_shows_one_pixel_of_a_strip(tmp_path, size, shown):
+    Image.new("RGB", size, (9, 9, 9)).save(tmp_path / "a.png")
+    got = Preprocessing(fit="letterbox").load(tmp_path / "a.png", spec(1, 3, 20, 20, dtype=np.uint8))
+    expected = np.full((20, 20), 114)
+    expected[shown] = 9
+    assert (got == expected).all()
+
+
+@pytest.mark.parametrize("size", [(1, 65000), (65000, 1)])
+@pytest.mark.parametrize("settings", [{}, {"resize": 256, "crop": (224, 224)}, {"resize": 256}])
+def test_a_strip_is_not_made_as_wide_as_the_model(tmp_path, size, settings):
+    """Most of what it would become is cropped."""
+    path = tmp_path / "a.png"
+    Image.new("RGB", size).save(path)
+    read, takes = Preprocessing(**settings), spec("N", 3, 224, 224)
+    for reads in (read.load, read.placement):
+        with pytest.raises(CalibrationError, match=rf"image {path} has {size[0]} x {size[1]} pixels, .*--fit stretch"):
+            reads(path, takes)
+    assert replace(read, crop=None, fit="stretch").load(path, takes).shape == (1, 3, 224, 224)
+
+
 def test_a_letterbox_of_no_size_is_refused(photo):
     with pytest.raises(CalibrationError, match="takes any size, so a letterbox needs one: give resize"):
         Preprocessing(fit="letterbox").load(photo, RAW)

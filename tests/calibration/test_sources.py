@@ -36,7 +36,7 @@ def assert_rows(samples, indices=range(5)):
 
 @given(st.integers(1, 3000), st.integers(1, 300))
 def test_a_spread_is_distinct_sorted_and_reaches_both_ends(count, limit):
-    indices = spread(count, limit)
+    indices = list(spread(count, limit))
     assert len(indices) == min(count, limit)
     assert indices == sorted(set(indices))
     assert indices[0] == 0
@@ -255,6 +255,53 @@ def test_damaged_arrays_are_named(tmp_path, write):
     path = tmp_path / "data.npy"
     write(path)
     assert f"{path} is not a readable .npy array" in refusal(path)
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_text_that_is_none_is_refused(tmp_path, order):
+    """Python makes no str of numbers beyond the last character."""
+    text = np.array([["cat", "\U0010ffff"]], f"{order}U3")
+    spec = InputSpec("x", np.dtype(np.str_), ("N", 2))
+    np.save(tmp_path / "x.npy", text)
+    assert read(tmp_path / "x.npy", (spec,))[0]["x"].tolist() == text.tolist()
+    text.view(f"{order}u4")[0, 3] += 1
+    np.save(tmp_path / "x.npy", text)
+    np.savez(tmp_path / "x.npz", x=text)
+    for name in ("x.npy", "x.npz"):
+        assert "its text holds numbers that are no characters" in refusal(tmp_path / name, (spec,))
+
+
+def test_what_no_input_takes_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "x.npz"
+    np.savez(path, x=ROWS, labels=np.zeros(10**6), other=np.zeros(10**6))
+    monkeypatch.setattr("ptqc.calibration.sources.available_bytes", lambda: 10**6)
+    assert "leave out other" in refusal(path)
+    np.savez(path, x=ROWS, labels=np.zeros(10**6))
+    assert_rows(read(path))
+    assert read(tmp_path)[0]["x"].shape == ROWS.shape
+
+
+def test_an_array_beyond_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=np.zeros((10**6, 2), np.float32))
+    monkeypatch.setattr("ptqc.calibration.sources.available_bytes", lambda: 10**6)
+    message = f"{path}: array 'x' has 8,000,128 bytes, and 1,000,000 bytes of memory are free"
+    assert message in refusal(path)
+    with pytest.raises(CalibrationError, match="has 8,000,128 bytes"):
+        read(tmp_path)[0]["x"]
+
+
+def test_samples_without_a_number_are_refused(tmp_path):
+    """Any number of them fits into a small file."""
+    np.savez(tmp_path / "x.npz", x=np.zeros((10**12, 0), np.float32))
+    spec = InputSpec("x", np.dtype(np.float32), ("N", "T"))
+    assert "x.npz holds 1,000,000,000,000 samples without a number" in refusal(tmp_path / "x.npz", (spec,))
+    past = InputSpec("past", np.dtype(np.float32), ("N", "P", 2))
+    assert len(read({"x": ROWS, "past": np.zeros((5, 0, 2))}, (X, past))) == 5
+
+
+def test_the_places_of_all_samples_take_no_memory():
+    assert spread(10**12, 10**12)[-1] == 10**12 - 1
 
 
 @pytest.mark.parametrize("name", ["data.pkl", "data.jpg"])

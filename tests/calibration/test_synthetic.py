@@ -8,7 +8,7 @@ from graphs import noise, parse
 from writing import ROWS, encoder
 
 from ptqc.calibration.inputs import conform, input_specs
-from ptqc.calibration.synthetic import FREE_LENGTH, PixelRange, draw, short_sizes
+from ptqc.calibration.synthetic import FREE_LENGTH, PixelRange, draw, drawn_shapes, short_sizes
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Runner
 
@@ -31,6 +31,7 @@ def drawn(model: ir.Model, count: int = 3, seed: int = 0) -> list[dict[str, np.n
     specs = input_specs(model)
     for index, feeds in enumerate(result):
         assert list(conform(feeds, specs, index)) == list(feeds)
+        assert drawn_shapes(model) == {name: array.shape for name, array in feeds.items()}
     return result
 
 

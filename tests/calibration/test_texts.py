@@ -1,5 +1,6 @@
 """Texts as samples: what is a text, what the model takes beside its tokens, and what is refused."""
 
+import json
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -12,9 +13,9 @@ from writing import ROWS, WORDS, encoder, sentences, tokenizer
 
 from ptqc.calibration.inputs import InputSpec, conform, input_specs
 from ptqc.calibration.sources import open_source
-from ptqc.calibration.texts import LENGTH, Texts
+from ptqc.calibration.texts import LENGTH, Texts, tokenizer_calls
 from ptqc.cli.commands import TEXTS
-from ptqc.errors import CalibrationError, PtqcError, UsageError
+from ptqc.errors import CalibrationError, Interrupted, PtqcError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 
 BERT = input_specs(ir.from_proto(encoder()))
@@ -263,3 +264,64 @@ def test_without_the_library_texts_say_what_to_install(vocabulary: Path, monkeyp
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UsageError, match=r"pip install 'ptqc\[text\]'"):
         read(Texts(sentences(2), vocabulary))
+
+
+def changed(folder: Path, **parts: object) -> Path:
+    """The file of a tokenizer with other parts."""
+    path = tokenizer(folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
+    return path
+
+
+UNKNOWN_TOKEN = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}), ("post_processor", UNKNOWN_TOKEN)],
+)
+def test_a_tokenizer_with_which_its_library_panics_is_named(tmp_path: Path, part: str, value: object) -> None:
+    """Panics are no Exception."""
+    path = changed(tmp_path, **{part: value})
+    with pytest.raises(CalibrationError, match=r"tokenizer\.json (is not a tokenizer\.json of the library|fails)"):
+        read(Texts(["cat"], path))
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, Interrupted])
+def test_what_ends_the_program_is_no_fault_of_a_tokenizer(ending: type[BaseException]) -> None:
+    with pytest.raises(ending), tokenizer_calls("fails"):
+        raise ending
+
+
+DOUBLES = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+EXPRESSION = {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "a"}
+SPACED = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+SWAPS = {"type": "Replace", "pattern": {"String": "b"}, "content": "c"}
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "steps"),
+    [
+        ("normalizer", "normalizers", [DOUBLES] * 40),
+        ("normalizer", "normalizers", [EXPRESSION] * 40),
+        ("normalizer", "normalizers", [SPACED] * 6),
+        ("normalizer", "normalizers", [{"type": "Sequence", "normalizers": [DOUBLES] * 8}] * 5),
+        ("pre_tokenizer", "pretokenizers", [BYTES] * 40),
+    ],
+)
+def test_steps_that_multiply_a_text_are_refused(tmp_path: Path, part: str, kind: str, steps: list[object]) -> None:
+    path = changed(tmp_path, **{part: {"type": "Sequence", kind: steps}})
+    with pytest.raises(CalibrationError, match=rf"its {part} may make a text .* times longer, expected at most 65,536"):
+        read(Texts(["cat"], path))
+
+
+def test_many_steps_that_do_not_multiply_a_text(tmp_path: Path) -> None:
+    steps = [*[SWAPS] * 50, {"type": "Lowercase"}, {"type": "NFKC"}, *[DOUBLES] * 3]
+    path = changed(tmp_path, normalizer={"type": "Sequence", "normalizers": steps})
+    assert tokens(read(Texts(["CAT"], path))) == [[CLS, 1, SEP]]

@@ -175,7 +175,7 @@ BAD = {
     "labels without labels": (_good("--labels", "c.npz"), ["c.npz", "`labels`"]),
     "too few labels": (_good("--labels", "short.npz"), ["short.npz", "4 samples and 3 labels"]),
     "labels are no integers": (_good("--labels", "real.npz"), ["real.npz", "integer"]),
-    "damaged labels": (_good("--labels", "junk.npz"), ["junk.npz", "cannot read the labels"]),
+    "damaged labels": (_good("--labels", "junk.npz"), ["junk.npz", "not a readable .npz"]),
     "labels are words": (_good("--labels", "names.csv"), ["names.csv, line 2", "cat"]),
     "labels are a heading": (_good("--labels", "heading.csv"), ["heading.csv", "image,class number"]),
     "labelled image missing": (_good("--labels", "missing.csv"), ["images/99.png"]),

@@ -75,6 +75,9 @@ def test_pictures_with_different_numbers_of_classes_are_added_up() -> None:
         (SCORES[:1, :1], MASKS[0], "y has scores of one class: score the model by `evaluate`"),
         (SCORES[:1].argmax(1), MASKS[0, :4], r"y has shape \(1, 5, 7\), and the mask \(4, 7\)"),
         (SCORES[:1], MASKS[0] + 0.5, "the mask is of type float64, expected the numbers of classes"),
+        (MASKS[:1], MASKS[0] + 10**12, r"y or the mask has class 100000000000\d, expected numbers from 0 to 65535"),
+        (MASKS[:1] + 10**12, MASKS[0], r"y or the mask has class 100000000000\d, expected numbers from 0 to 65535"),
+        (MASKS[:1] - 10, MASKS[0], "y or the mask has class -10, expected numbers from 0 to 65535"),
     ],
 )
 def test_what_does_not_fit_is_refused(answer: np.ndarray, mask: np.ndarray, message: str) -> None:

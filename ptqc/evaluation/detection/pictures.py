@@ -17,6 +17,7 @@ import numpy as np
 
 from ptqc.calibration.images import IMAGE_SUFFIXES, Placement, Preprocessing
 from ptqc.calibration.inputs import InputSpec, conform
+from ptqc.calibration.samples import guarded
 from ptqc.calibration.sources import files_below, spread
 from ptqc.errors import UNREADABLE, CalibrationError
 from ptqc.evaluation.detection.detector import ClassNumbers
@@ -76,7 +77,8 @@ def labelled_pictures(
         raise CalibrationError(f"folder {folder} holds no images: {', '.join(sorted(IMAGE_SUFFIXES))}")
     read, files = _reader(folder, files, labels, numbers)
     chosen = [files[place] for place in spread(len(files), len(files) if most is None else most)]
-    return len(chosen), (_picture(path, read, inputs[0], preprocessing) for path in chosen)
+    pictures = (_picture(path, read, inputs[0], preprocessing) for path in chosen)
+    return len(chosen), guarded(pictures, lambda index: f"reading {chosen[index]}")
 
 
 def _picture(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, roles
-from ptqc.calibration.texts import Texts, read_tokenizer
+from ptqc.calibration.texts import Texts, read_tokenizer, tokenizer_calls
 from ptqc.errors import Missed, ModelError, UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
 from ptqc.evaluation.scoring import no_better_than_guessing
@@ -265,7 +265,12 @@ def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[S
     if path is None:
         return None
     read = read_tokenizer(Path(path))
-    return lambda tokens: str(read.decode(list(tokens)))
+
+    def decode(tokens: Sequence[int]) -> str:
+        with tokenizer_calls(f"tokenizer {path} fails"):
+            return str(read.decode(list(tokens)))
+
+    return decode
 
 
 def _measure(

@@ -26,8 +26,10 @@ from ptqc.calibration.sources import (
     files_below,
     is_hidden,
     npz_members,
+    of_characters,
     open_source,
     spread,
+    without,
 )
 from ptqc.calibration.texts import Texts, is_table, labelled_lines
 from ptqc.errors import CalibrationError, UsageError
@@ -39,6 +41,7 @@ from ptqc.execution.onnxruntime import Feeds
 from ptqc.tools.evaluating.metric import Metric
 from ptqc.utils.arguments import path_of, shown
 
+MOST_DIGITS = 4300  # of a whole number: Python reads no more, so a longer one is a word
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
 
@@ -238,7 +241,7 @@ def _may_have_classes(data: Iterable[Any]) -> bool:
 def _of_arrays(values: Mapping[str, Any], inputs: Sequence[InputSpec]) -> tuple[object, list[Any]]:
     if is_input(LABELS, inputs):
         return values, []
-    arrays = {name: array for name, array in values.items() if name not in (LABELS, LABELS + LENGTHS)}
+    arrays = without(values, (LABELS, LABELS + LENGTHS))
     return arrays, _cut(values) if LABELS in values else []
 
 
@@ -290,10 +293,9 @@ def _of_files(
 ) -> Iterator[Mapping[str, np.ndarray]]:
     """The feeds of each file; its label is appended to `labels`, unless an input of the model has that name."""
     for path in files:
-        arrays = dict(npz_members(path))
-        label = None if is_input(LABELS, inputs) else arrays.pop(LABELS, None)
-        if label is not None:
-            labels.append(label)
+        arrays = npz_members(path)
+        if LABELS in arrays and not is_input(LABELS, inputs):
+            labels.append(arrays[LABELS])
         yield arrays
 
 
@@ -308,7 +310,10 @@ def _number(text: str) -> int | float | str:
     """The number that a text writes, if any; what Python also takes for one ("nan", "infinity", "1_000") are words."""
     if not NUMBER.fullmatch(text.strip()):
         return text
-    return int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
+    whole = text.strip().lstrip("+-")
+    if not whole.isdecimal():
+        return float(text)
+    return int(text) if len(whole) <= MOST_DIGITS else text
 
 
 def _apart(labels: object) -> list[Any]:
@@ -331,6 +336,6 @@ def _apart(labels: object) -> list[Any]:
     if path.suffix != ".npy":
         raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{LABELS}`, or an .npy")
     try:
-        return list(np.load(path, allow_pickle=False))
+        return list(of_characters(np.load(path, allow_pickle=False)))
     except Exception as error:  # NumPy raises many types for a damaged file
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error

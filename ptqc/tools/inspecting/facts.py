@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.synthetic import draw, stated_range
+from ptqc.calibration.synthetic import drawn_shapes, stated_range
 from ptqc.errors import CalibrationError
 from ptqc.formats import Scaled
 from ptqc.ir.layers import Layer, Weight
@@ -283,14 +283,14 @@ def products_of_a_run(model: ir.Model, layers: Sequence[Layer]) -> int | None:
 def products_at_drawn_sizes(model: ir.Model, layers: Sequence[Layer]) -> tuple[int | None, dict[str, int]]:
     """The same at the sizes of generated samples where the model leaves some free, with these sizes but the batch's."""
     try:
-        feeds = next(draw(model, 1, 0, {}))
+        shapes = drawn_shapes(model)
     except CalibrationError:
         return None, {}
     bound, sizes = model.clone(), dict[str, int]()
     for value in bound.graph.inputs:
-        if value.shape is None or str(value.name) not in feeds:
+        if value.shape is None or str(value.name) not in shapes:
             continue
-        drawn = feeds[str(value.name)].shape
+        drawn = shapes[str(value.name)]
         for axis, (dim, size) in enumerate(zip(value.shape, drawn, strict=True)):
             if not isinstance(dim, int):
                 sizes.setdefault(dim.value or f"axis {axis} of {value.name}", size if axis else 0)

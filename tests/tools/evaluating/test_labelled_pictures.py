@@ -51,6 +51,20 @@ def test_boxes_move_with_the_picture(images: Path, fit: Fit, wanted: list[float]
     assert not len(second.boxes)
 
 
+def test_a_strip_lies_in_a_letterbox(images: Path) -> None:
+    Image.new("RGB", (2000, 1)).save(images / "a.png")
+    np.testing.assert_allclose(truths(images)[0].boxes, [[6.4, 16.2, 12.8, 16.6]])
+
+
+def test_whatever_reading_a_picture_raises_names_it(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> np.ndarray:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Preprocessing, "load", load)
+    with pytest.raises(CalibrationError, match=r"reading .*a\.png raised MemoryError: no room"):
+        truths(images)
+
+
 def test_labels_may_lie_beside_the_pictures_or_in_a_folder_that_is_given(images: Path, tmp_path: Path) -> None:
     expected = truths(images)
     (tmp_path / "labels").rename(tmp_path / "other")

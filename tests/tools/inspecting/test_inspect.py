@@ -91,6 +91,19 @@ def test_free_sizes_are_those_of_generated_samples() -> None:
     assert str(result).count("at T 32") == 2
 
 
+def test_nothing_is_drawn_to_know_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of the larger input would fill 4 GB."""
+    monkeypatch.setattr("ptqc.calibration.synthetic._sample", pytest.fail)
+    graph = """g (float[N,32768,32768] x, int64[N,T] ids) => (float[N,32768,32768] y, float[N,T,16] z) {
+        y = Relu(x)
+        a = Gather(table, ids)
+        z = MatMul(a, w)
+    }"""
+    result = inspect(proto(graph, table=weight(20, 16), w=weight(16, 16))).found
+    assert result is not None
+    assert result.free_sizes == {"T": 32}
+
+
 def test_sizes_that_nothing_suggests_leave_the_products_open() -> None:
     result = inspect(proto("g (float[N,T,8] x) => (float[N,T,4] y) { y = MatMul(x, w) }", w=weight(8, 4)))
     assert result.found is not None
