@@ -25,6 +25,8 @@ from typing import Any
 
 # What reading JSON or TOML raises for a file that is none; RecursionError where it is nested too deeply.
 UNREADABLE = (OSError, ValueError, RecursionError)
+# What taking apart what was read raises where it has another form than expected.
+MALFORMED = (ValueError, RecursionError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class PtqcError(Exception):

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ptqc.artifact.folder import Artifact, load
+from ptqc.artifact.folder import Artifact, legible, load, other_kind
 from ptqc.artifact.names import OwnNames
 from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
@@ -24,7 +24,7 @@ from ptqc.codegen.program.inputs import Extent, edge_runs, edges, other_runs
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, Runnable, TensorComparison, outcomes
 from ptqc.codegen.targets import emulate
-from ptqc.errors import TargetError
+from ptqc.errors import MALFORMED, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir import zipmaps
 from ptqc.ir.recorded import remember, with_inputs
@@ -36,6 +36,8 @@ from ptqc.utils.scratch import scratch
 from ptqc.utils.text import differences_end_to_end
 
 SAMPLES = 8
+# What is read of the list of a library's kernels.
+KINDS = {"libraries": dict, "names": dict, "seen": dict, "by_run": bool}
 EMULATED = "cuda, in the emulator of PTX"
 
 
@@ -246,7 +248,8 @@ def _values(document: Mapping[str, Any], runs: Iterable[tuple[str, Feeds, Feeds]
 
 
 def _listing(document: Mapping[str, Any], library: str) -> Listing:
-    return Listing.from_json(document["libraries"][library])
+    with legible(KERNELS):
+        return Listing.from_json(document["libraries"][library])
 
 
 def _none_yet(document: Mapping[str, Any], names: Sequence[str]) -> Bisection:
@@ -283,20 +286,30 @@ def of_one_run(document: Mapping[str, Any], feeds: Feeds) -> Feeds:
 def read_kernels(path: Path) -> Mapping[str, Any]:
     """Read the list of a library's kernels. Raises TargetError when it is not there."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if (key := other_kind(document, KINDS)) is not None:
+            raise ValueError(f"it has no {key or 'object'}")
+    except (OSError, *MALFORMED) as error:
         raise TargetError(f"{path} does not list the kernels of a native library: {error}; compile again") from error
+    return document
 
 
 def seen_inputs(document: Mapping[str, Any]) -> dict[str, Extent]:
     """What the inputs were like at compile time."""
-    return {name: Extent(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in document["seen"].items()}
+    with legible(KERNELS):
+        return {name: Extent(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in document["seen"].items()}
 
 
 def as_compared(artifact: Artifact) -> Path | onnx.ModelProto:
     """The file as its libraries were compared with it: what it draws is read from inputs."""
     recorded = artifact.manifest.get("recorded", {})
-    return with_inputs(onnx.load(artifact.path), recorded) if recorded else artifact.path
+    return with_recorded(artifact, onnx.load(artifact.path)) if recorded else artifact.path
+
+
+def with_recorded(artifact: Artifact, proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A file of this artifact that reads what it draws from inputs."""
+    with legible(artifact.folder):
+        return with_inputs(proto, artifact.manifest.get("recorded", {}))
 
 
 def _sample_feeds(
@@ -306,7 +319,7 @@ def _sample_feeds(
         return
     model, more = zipmaps.load(artifact.path), None
     if stand_ins := artifact.manifest.get("recorded", {}):
-        model = ir.from_proto(with_inputs(onnx.load(artifact.path), stand_ins))
+        model = ir.from_proto(with_recorded(artifact, onnx.load(artifact.path)))
         first = data[0] if isinstance(data, list) and data else {}
         if not stand_ins.keys() <= first.keys():  # samples of a user, who does not know what was drawn
             remember(model, stand_ins)

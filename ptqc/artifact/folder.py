@@ -22,7 +22,7 @@ import numpy as np
 
 from ptqc.artifact.expanded import EXPANDED, ExpandedModel
 from ptqc.artifact.results import BudgetResult, Latency, OutputAgreement, Score, budgets_of
-from ptqc.errors import UNREADABLE, IntegrityError, Interrupted, TargetError, UsageError
+from ptqc.errors import MALFORMED, UNREADABLE, IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level, Note
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
@@ -61,6 +61,30 @@ REMEDY = "copy the folder again, or compile"
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
 REPORT, RUN, GOLDEN, SWEEP = "report.html", "run.json", "golden.safetensors", "sweep.json"
 CHANGED = "most_changed.json"
+# What commands read of a manifest: of every artifact and expanded model, of every artifact, and where it is there.
+OF_EACH: Mapping[str, Any] = {
+    "source": {"name": str, "bytes": int, "sha256": str},
+    "file": {"bytes": int},
+    "cpu": {"session_option_without_vnni": dict},
+    "golden": {"distances": dict},
+}
+OF_ARTIFACT: Mapping[str, Any] = {
+    "calibration": dict,
+    "options": dict,
+    "allocation": dict,
+    "weights_by_format": dict,
+    "float_operators": dict,
+    "verification": {"kernels_compared": int, "integer_nodes": int},
+    "results": dict,
+    "measurements": str,
+    "notes": list,
+    "activation_loss": int | float,
+}
+OPTIONAL: Mapping[str, Any] = {
+    **dict.fromkeys(("maps", "names", "labels", "recorded", "targets", "rounded_activations"), dict),
+    **dict.fromkeys(("preprocessing", "texts", "detector", "target"), dict | None),
+    **dict.fromkeys(("latency", "memory", "loss_budget", "flash", "ram", "caches"), dict | None),
+}
 # renameat2(2): swap two paths in one step.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
@@ -85,7 +109,7 @@ class Artifact:
 
         try:
             return f"<ptqc.Artifact {self.folder}: {in_short(self.manifest)}>"
-        except (UsageError, LookupError):
+        except (UsageError, *MALFORMED):
             return f"<ptqc.Artifact {self.folder}: not readable>"
 
     def _repr_html_(self) -> str:
@@ -161,7 +185,8 @@ class Artifact:
         from ptqc.calibration.images import Preprocessing
 
         result = self.manifest.get("preprocessing")
-        return None if result is None else Preprocessing.from_json(result)
+        with legible(self.folder):
+            return None if result is None else Preprocessing.from_json(result)
 
     @property
     def texts(self) -> "TextSettings | None":
@@ -169,7 +194,8 @@ class Artifact:
         from ptqc.calibration.sources import TextSettings
 
         result = self.manifest.get("texts")
-        return None if result is None else TextSettings(**result)
+        with legible(self.folder):
+            return None if result is None else TextSettings(**result)
 
     @property
     def detector(self) -> "Detector | None":
@@ -177,7 +203,8 @@ class Artifact:
         from ptqc.evaluation.detection.detector import Detector
 
         result = self.manifest.get("detector")
-        return None if result is None else Detector.from_json(result)
+        with legible(self.folder):
+            return None if result is None else Detector.from_json(result)
 
     def session(self, options: "ort.SessionOptions | None" = None) -> Session:
         """Open the file in ONNX Runtime on the CPU.
@@ -335,6 +362,16 @@ class Artifact:
         return result
 
 
+@contextmanager
+def legible(what: object) -> Iterator[None]:
+    """Read what is in documents of an artifact. Raises IntegrityError where they are not as ptqc writes them."""
+    try:
+        yield
+    except (StopIteration, RuntimeError, *MALFORMED) as error:
+        message = f"{what} is not as `ptqc compile` writes it: {type(error).__name__}: {error}; {REMEDY}"
+        raise IntegrityError(message) from error
+
+
 def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray)
 
@@ -380,9 +417,32 @@ def open_checked(folder: str | PathLike[str]) -> Artifact:
         raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: its {MANIFEST} is another program's")
     for name, expected in artifact.manifest["files"].items():
         _check_file(artifact.folder, name, expected)
+    _check_manifest(artifact)
     for target in names():
         _check_listed(artifact, target)
     return artifact
+
+
+def _check_manifest(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    needed = OF_EACH if EXPANDED in manifest else {**OF_EACH, **OF_ARTIFACT}
+    present = {key: kind for key, kind in OPTIONAL.items() if key in manifest}
+    if (key := other_kind(manifest, {**needed, **present})) is not None:
+        raise IntegrityError(f"the {MANIFEST} of {artifact.folder} has no {key} as ptqc writes it; {REMEDY}")
+
+
+def other_kind(document: object, kinds: Mapping[str, Any]) -> str | None:
+    """The first key that is missing or of another kind, behind those that lead to it."""
+    if not isinstance(document, dict):
+        return ""
+    for key, kind in kinds.items():
+        value = document.get(key)
+        if not isinstance(kind, Mapping):
+            if not isinstance(value, kind):
+                return key
+        elif (inner := other_kind(value, kind)) is not None:
+            return f"{key}.{inner}".removesuffix(".")
+    return None
 
 
 def _check_listed(artifact: Artifact, target: str) -> None:
@@ -402,9 +462,13 @@ def artifact_of(file: Path) -> Artifact | None:
 
 def _check_file(folder: Path, name: str, expected: str) -> None:
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        is_inside, is_there = path.resolve().is_relative_to(folder.resolve()), path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # no name of a file, or links that lead in a circle
+        raise IntegrityError(f"the {MANIFEST} of {folder} lists {name!r}: {error}; {REMEDY}") from error
+    if not is_inside:
         raise IntegrityError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; {REMEDY}")
-    if not path.is_file():
+    if not is_there:
         raise IntegrityError(f"{folder} is incomplete: {name} is missing; {REMEDY}")
     if file_digest(path) != expected:
         raise IntegrityError(f"{path} was changed after it was compiled (its SHA-256 differs); {REMEDY}")

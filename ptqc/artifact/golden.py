@@ -3,6 +3,7 @@
 One thread computed the outputs, so that their bytes do not depend on the machine's number of processors.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ptqc.errors import IntegrityError
+from ptqc.errors import MALFORMED, IntegrityError
 from ptqc.execution.agreement import relative_to_float
 from ptqc.execution.onnxruntime import Feeds, Runner, open_packed, session_options, tensors_of
 
@@ -50,10 +51,14 @@ class Golden:
 
         try:
             arrays = load(path.read_bytes())
-            count = 1 + max(int(key.partition(".")[0]) for key in arrays)
-        except (OSError, ValueError, SafetensorError) as error:
+            numbers = range(_count(arrays))
+            inputs, outputs = ([_sample(arrays, i, roles) for i in numbers] for roles in (INPUTS, OUTPUTS))
+            if not (all(inputs) and all(outputs)):
+                raise ValueError("a sample has no inputs or no outputs")
+            if any(sample.keys() != outputs[0].keys() for sample in outputs):
+                raise ValueError("samples have outputs of other names than the first")
+        except (OSError, SafetensorError, *MALFORMED) as error:
             raise IntegrityError(f"{path} does not hold golden samples: {error}; compile again") from error
-        inputs, outputs = ([_sample(arrays, i, roles) for i in range(count)] for roles in (INPUTS, OUTPUTS))
         return cls(tuple(inputs), tuple(outputs))
 
 
@@ -79,6 +84,14 @@ def distances(golden: Golden, runner: Runner) -> dict[str, float]:
     }
 
 
+def _count(arrays: Mapping[str, np.ndarray]) -> int:
+    """Of samples, which are numbered from 0 on. Raises ValueError."""
+    numbers = {int(key.partition(".")[0]) for key in arrays}
+    if not numbers or numbers != set(range(len(numbers))) or len(numbers) > MOST_SAMPLES:
+        raise ValueError(f"samples are numbered {sorted(numbers)[:5]}; expected 0 to at most {MOST_SAMPLES - 1}")
+    return len(numbers)
+
+
 def _sample(arrays: Mapping[str, np.ndarray], number: int, roles: tuple[str, str]) -> Feeds:
     numbers, text = roles
     return {**_named(arrays, f"{number}.{numbers}."), **_texts(arrays, f"{number}.{text}.")}
@@ -89,8 +102,10 @@ def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
 
 
 def _texts(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
-    """Strings from the numbers of their characters."""
+    """Strings from the numbers of their characters. Raises ValueError or IndexError where they are not of strings."""
     result = _named(arrays, prefix)
+    for array in result.values():
+        array.tobytes().decode(f"utf-32-{sys.byteorder[0]}e")  # NumPy takes any number for a character
     return {name: a.reshape(-1).view(f"U{a.shape[-1]}").reshape(a.shape[:-1]) for name, a in result.items()}
 
 

@@ -14,7 +14,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from ptqc.artifact.bisect import EMULATED, Bisection, as_compared, bisect, compared_targets, of_one_run, read_kernels
+from ptqc.artifact.bisect import (
+    EMULATED,
+    Bisection,
+    as_compared,
+    bisect,
+    compared_targets,
+    of_one_run,
+    read_kernels,
+    with_recorded,
+)
 from ptqc.artifact.expanded import EXPANDED
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, open_checked
 from ptqc.artifact.golden import Golden, distances
@@ -41,7 +50,6 @@ from ptqc.frontend.model_files import parse, read_bytes
 from ptqc.frontend.operators import check_functions
 from ptqc.frontend.tensors import check_no_cycles, check_tensors, check_values, external_files
 from ptqc.ir.external import fits_in_memory, has_references, refer_to_files, take_in
-from ptqc.ir.recorded import with_inputs
 from ptqc.ir.zipmaps import as_tensors
 from ptqc.passes.kv_cache.wrap import with_caches
 from ptqc.passes.runner import in_float32
@@ -109,7 +117,7 @@ def verify(
     artifact = open_checked(folder)
     if EXPANDED in artifact.manifest:
         return _verify_expanded(artifact, is_more_asked=model is not None or bool(runtimes))
-    proto = with_inputs(as_tensors(checked_proto(artifact.folder / MODEL)), artifact.manifest.get("recorded", {}))
+    proto = with_recorded(artifact, as_tensors(checked_proto(artifact.folder / MODEL)))
     golden = Golden.read(artifact.folder / GOLDEN)
     # What is beyond memory stays in the file, and weights in it packed, where nothing computes on integers.
     lean = has_references(proto) and computes_in_float(proto)
@@ -144,8 +152,7 @@ def _verify_expanded(artifact: Artifact, *, is_more_asked: bool) -> Verification
 def check_golden(artifact: Artifact, proto: onnx.ModelProto, what: str) -> str:
     """Run the golden samples on a file of this artifact. Raises VerificationError where they give something else."""
     golden = Golden.read(artifact.folder / GOLDEN)
-    readable = with_inputs(as_tensors(proto), artifact.manifest.get("recorded", {}))
-    runner = Runner(readable, options=session_options(threads=1), timed=True)
+    runner = Runner(with_recorded(artifact, as_tensors(proto)), options=session_options(threads=1), timed=True)
     return _same_outputs(artifact, golden, [tensors_of(runner.run(feeds)) for feeds in golden.inputs], what)
 
 
@@ -191,6 +198,8 @@ def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, golden: Golden) 
 def _same_outputs(artifact: Artifact, golden: Golden, several_feeds: list[Feeds], what: str) -> str:
     """Raise VerificationError unless the outputs are the golden ones, or as close as two right executions are."""
     worst = 0.0
+    if missing := golden.outputs[0].keys() - several_feeds[0].keys():
+        raise VerificationError(f"{what} does not give the recorded outputs {', '.join(map(repr, sorted(missing)))}")
     for name, array in golden.outputs[0].items():
         wanted, here = [sample[name] for sample in golden.outputs], [sample[name] for sample in several_feeds]
         if not all(map(alike, wanted, here)):

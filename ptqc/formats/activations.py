@@ -56,7 +56,8 @@ def read_scale(entry: Mapping[str, Any]) -> float:
     """The scale of a site. Raises KeyError, TypeError or ValueError."""
     if type(scale := entry["scale"]) not in (int, float):
         raise TypeError(f"site {entry['site']!r}: scale must be a number, got {scale!r}")
-    if not np.finfo(np.float32).tiny <= scale <= np.finfo(np.float32).max:
+    # An integer can be beyond any float.
+    if scale > 1e39 or not np.finfo(np.float32).tiny <= scale <= np.finfo(np.float32).max:
         raise ValueError(f"site {entry['site']!r}: scale must be positive and finite in float32, got {scale!r}")
     return float(scale)
 

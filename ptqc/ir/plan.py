@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ptqc.errors import UsageError
+from ptqc.errors import MALFORMED, UsageError
 from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, Reader, coded, mean_bits, rounded_to
 from ptqc.formats.activations import read
 from ptqc.ir.layers import Layer, Weight, module_labels
@@ -150,7 +150,7 @@ class Plan:
             stated = {entry["site"]: entry for entry in document["activations"]}
             activations = {name: _activation(entry) for name, entry in stated.items() if entry["format"] != FLOAT}
             formats = {entry["weight"]: _format(entry) for entry in document["weights"]}
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise UsageError(f"the plan cannot be read: {type(error).__name__}: {error}") from error
         _same("activation", sites, stated, subset=True)
         _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)

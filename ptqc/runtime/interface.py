@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ptqc.errors import TargetError, UsageError
+from ptqc.errors import MALFORMED, TargetError, UsageError
 from ptqc.execution.feeds import check_mapping, check_names, does_not_fit, not_an_array
 from ptqc.runtime.lengths import Limit, SymDim, SymExpr, at, bound, read
 from ptqc.utils.machine import machine, processor_features, refused_tiles
@@ -122,7 +122,7 @@ class Interface:
                 lengths=tuple(SymDim(**entry) for entry in document.get("lengths", ())),
                 limits=tuple(map(Limit.from_json, document.get("limits", ()))),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *MALFORMED) as error:
             raise TargetError(f"{path} does not describe a native library: {type(error).__name__}: {error}") from error
 
     @property

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
-from ptqc.errors import Interrupted, UsageError
+from ptqc.errors import MALFORMED, UNREADABLE, Interrupted, UsageError
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
 from ptqc.utils.scratch import PREFIX
@@ -84,9 +84,14 @@ def default_folder() -> Path:
     return Path(os.environ.get(ENVIRONMENT) or user_cache_path("ptqc", appauthor=False))
 
 
+def is_name(name: object) -> bool:
+    """Whether this can be the name of an entry; documents that name entries may hold anything, such as a path."""
+    return isinstance(name, str) and re.fullmatch("[0-9a-f]{64}", name) is not None
+
+
 def is_entry(folder: Path) -> bool:
     """Whether a folder has the name of an entry, whole or damaged."""
-    return re.fullmatch("[0-9a-f]{64}", folder.name) is not None and folder.is_dir()
+    return is_name(folder.name) and folder.is_dir()
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -147,15 +152,20 @@ class Store:
 
     def open(self, name: str) -> Entry | None:
         """The entry of a key's digest, or None."""
+        if not is_name(name):
+            return None
         folder = self.folder / name
         try:
             self._used.append(InUse(folder))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if not _is_whole(folder, name):
-            self._quarantine(folder)
-            return None
-        return Entry(folder, json.loads((folder / "entry.json").read_text()), mapped(folder / "arrays.safetensors"))
+        if _is_whole(folder, name):
+            with suppress(FileNotFoundError, IsADirectoryError, *MALFORMED):
+                return Entry(
+                    folder, json.loads((folder / "entry.json").read_text()), mapped(folder / "arrays.safetensors")
+                )
+        self._quarantine(folder)
+        return None
 
     def put(
         self,
@@ -248,7 +258,7 @@ def _is_whole(folder: Path, name: str) -> bool:
     try:
         sums = json.loads((folder / SUMS).read_text())
         return bool(sums == _files(folder)) and digest(json.loads((folder / "key.json").read_text())) == name
-    except (OSError, ValueError):
+    except UNREADABLE:
         return False
 
 
@@ -386,6 +396,8 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 # is as if there were none.
 
 COPIES, OBJECT = "shared", "entry.zip"
+# What this machine gives while an object is unpacked; any other error is of the object.
+LIMITS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM")}
 
 
 def store_at(cache: str | Path | None) -> Store:
@@ -431,7 +443,7 @@ class SharedStore(Store):
     def open(self, name: str) -> Entry | None:
         """The entry of a key's digest, or None; copied where only the URL has it."""
         result = super().open(name)
-        return result if result is not None or not self._copy(name) else super().open(name)
+        return result if result is not None or not is_name(name) or not self._copy(name) else super().open(name)
 
     def put(
         self,
@@ -465,9 +477,14 @@ class SharedStore(Store):
             try:
                 with self._reached():
                     system.get_file(self._object(name), str(temporary / OBJECT))
+            except FileNotFoundError:
+                return False
+            try:
                 with zipfile.ZipFile(temporary / OBJECT) as archive:
                     archive.extractall(temporary / name)
-            except (FileNotFoundError, zipfile.BadZipFile):
+            except Exception as error:  # each way to compress and to encrypt has errors of its own
+                if isinstance(error, MemoryError) or getattr(error, "errno", None) in LIMITS:
+                    raise
                 return False
             self._take(temporary / name)
         return True

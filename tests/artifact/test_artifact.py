@@ -5,8 +5,10 @@ import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from manifests import MANIFEST
 
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact, check_output, load, publish, reserved
@@ -14,7 +16,6 @@ from ptqc.errors import IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.utils.locks import InUse
 
 FILES = {"model.onnx": b"model", "plan.json": b'{"version": 1}'}
-MANIFEST = {"ptqc": "0.1.0", "budget": None}
 RUN = {"seconds": 1.5}
 APART = {"run.json": json.dumps(RUN).encode(), "report.html": b"<!doctype html>"}
 
@@ -216,6 +217,57 @@ def test_files_outside_the_folder_are_not_read(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({"ptqc": "0", "files": {"../secret": "0"}}))
     with pytest.raises(IntegrityError, match=r"lists '\.\./secret', which lies outside"):
         load(folder)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "\ud800"])
+def test_what_can_be_no_file_is_refused(tmp_path: Path, name: str) -> None:
+    result = write(tmp_path / "out")
+    listed = {**result.manifest, "files": {**result.manifest["files"], name: "00"}}
+    (result.folder / "manifest.json").write_text(json.dumps(listed))
+    with pytest.raises(IntegrityError, match=r"the manifest.json of .* lists "):
+        load(result.folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"notes": 5}, "notes"),
+        ({"options": 5}, "options"),
+        ({"measurements": 5}, "measurements"),
+        ({"results": None}, "results"),
+        ({"file": {}}, r"file\.bytes"),
+        ({"golden": []}, "golden"),
+        ({"cpu": {"session_option_without_vnni": "x"}}, r"cpu\.session_option_without_vnni"),
+        ({"targets": [5]}, "targets"),
+        ({"labels": "x"}, "labels"),
+        ({"recorded": 5}, "recorded"),
+        ({"preprocessing": 5}, "preprocessing"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    result = publish(tmp_path / "out", FILES, {**MANIFEST, **change}, APART, force=False)
+    with pytest.raises(IntegrityError, match=rf"has no {key} as ptqc writes it; copy the folder again, or compile"):
+        load(result)
+
+
+def test_an_artifact_that_cannot_be_told_of_has_a_name(tmp_path: Path) -> None:
+    result = publish(tmp_path / "out", FILES, {**MANIFEST, "notes": 5}, APART, force=False)
+    assert repr(result) == f"<ptqc.Artifact {tmp_path / 'out'}: not readable>"
+
+
+@pytest.mark.parametrize("key", sorted({*artifact.OF_EACH, *artifact.OF_ARTIFACT}))
+def test_a_manifest_without_what_each_has_is_refused(tmp_path: Path, key: str) -> None:
+    said = {name: value for name, value in MANIFEST.items() if name != key}
+    publish(tmp_path / "out", FILES, said, APART, force=False)
+    with pytest.raises(IntegrityError, match=f"has no {key} as ptqc"):
+        load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("key", ["preprocessing", "texts", "detector"])
+def test_settings_of_another_form_are_refused(tmp_path: Path, key: str) -> None:
+    publish(tmp_path / "out", FILES, {**MANIFEST, key: {"x": 1}}, APART, force=False)
+    with pytest.raises(IntegrityError, match=r"out is not as `ptqc compile` writes it: .*; copy the folder again"):
+        getattr(load(tmp_path / "out"), key)
 
 
 def test_what_a_killed_compile_left_is_swept_away_and_nothing_else(tmp_path: Path) -> None:

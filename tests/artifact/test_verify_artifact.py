@@ -15,14 +15,15 @@ import onnx_ir
 import pytest
 from compiling import compiled, residual, samples
 from onnx import numpy_helper
+from safetensors.numpy import save
 
 import ptqc
 from ptqc.artifact import golden, verify
-from ptqc.artifact.bisect import EMULATED, Bisection
+from ptqc.artifact.bisect import EMULATED, Bisection, read_kernels
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.cli.main import main
-from ptqc.errors import IntegrityError, UsageError, VerificationError
+from ptqc.errors import IntegrityError, TargetError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.runtime.interface import KERNELS
 from ptqc.utils.text import percent
@@ -115,6 +116,15 @@ def test_outputs_of_another_type_are_found(copy: Path) -> None:
         ptqc.verify(copy)
 
 
+def test_outputs_that_the_file_does_not_give_are_found(copy: Path) -> None:
+    kept = Golden.read(copy / GOLDEN)
+    changed = Golden(kept.inputs, tuple({**sample, "z": sample["y"]} for sample in kept.outputs))
+    (copy / GOLDEN).write_bytes(changed.to_bytes())
+    seal(copy)
+    with pytest.raises(VerificationError, match=r"model\.onnx does not give the recorded outputs 'z'"):
+        ptqc.verify(copy)
+
+
 def test_a_rounding_of_another_machine_is_told(copy: Path) -> None:
     kept = Golden.read(copy / GOLDEN)
     changed = Golden(kept.inputs, tuple({"y": sample["y"] * np.float32(1.001)} for sample in kept.outputs))
@@ -150,6 +160,36 @@ def test_without_golden_samples_an_artifact_is_refused(copy: Path, content: byte
         ptqc.verify(copy)
 
 
+X, TEXT = np.zeros(1, np.float32), np.full((1, 2), ord("a"), np.uint32)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"0.input.x": X, "0.output.y": X, "9999999999.input.x": X},
+        {"-1.input.x": X, "0.input.x": X, "0.output.y": X},
+        {f"{number}.{role}": X for number in range(3) for role in ("input.x", "output.y")},
+        {"0.input.x": X},
+        {"0.output.y": X},
+        {"0.input.x": X, "0.output.y": X, "1.input.x": X, "1.output.z": X},
+        {"0.input.x": X, "0.text.t": TEXT[0, 0, ...], "0.output.y": X},
+        {"0.input.x": X, "0.text.t": TEXT[:, :0], "0.output.y": X},
+        {"0.input.x": X, "0.text.t": TEXT + 0xFFFFFF, "0.output.y": X},
+    ],
+)
+def test_what_is_no_golden_sample_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+    (tmp_path / GOLDEN).write_bytes(save({name: array.copy() for name, array in arrays.items()}))
+    with pytest.raises(IntegrityError, match="does not hold golden samples"):
+        Golden.read(tmp_path / GOLDEN)
+
+
+def test_golden_texts_are_read(tmp_path: Path) -> None:
+    kept = Golden(({"t": np.array(["ä", "bc"])},), ({"y": X},))
+    (tmp_path / GOLDEN).write_bytes(kept.to_bytes())
+    assert Golden.read(tmp_path / GOLDEN).inputs[0]["t"].tolist() == ["ä", "bc"]
+
+
 def seal_without_golden(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     del manifest["files"][GOLDEN]
@@ -166,10 +206,23 @@ def test_large_samples_are_kept_alone() -> None:
     assert distances == {"y": 0.0}
 
 
+def test_values_that_the_file_does_not_have_are_no_recorded_ones(copy: Path) -> None:
+    seal(copy, lambda manifest: manifest.update(recorded={"x.recorded": "nothere"}))
+    with pytest.raises(IntegrityError, match="is not as `ptqc compile` writes it"):
+        ptqc.verify(copy)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{}", '{"libraries": {}, "names": 5}'])
+def test_what_lists_no_kernels_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / KERNELS).write_text(content)
+    with pytest.raises(TargetError, match="does not list the kernels of a native library"):
+        read_kernels(tmp_path / KERNELS)
+
+
 def of_library(folder: Path, name: str, document: dict[str, Any], targets: tuple[str, ...]) -> MagicMock:
     """The artifact with a library, of which nothing but what is told of its kernels is there."""
     (folder / name).mkdir()
-    (folder / name / KERNELS).write_text(json.dumps(document))
+    (folder / name / KERNELS).write_text(json.dumps({"libraries": {}, "names": {}, "seen": {}, **document}))
     manifest = json.loads((folder / MANIFEST).read_text()) | {"targets": {"cuda": {}}}
     runnable = name if name == "cpu" else ""
     return MagicMock(folder=folder, path=folder / MODEL, manifest=manifest, runnable=runnable, targets=targets)

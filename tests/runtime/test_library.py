@@ -200,6 +200,15 @@ def test_a_missing_file_is_refused(edited: Callable[..., Path], name: str) -> No
         Library.open(folder)
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", '{"libraries": []}', None])
+def test_what_describes_no_library_is_refused(edited: Callable[..., Path], content: str | None) -> None:
+    folder = edited(threads=float("inf"))
+    if content is not None:
+        (folder / "interface.json").write_text(content)
+    with pytest.raises(TargetError, match=r"interface\.json does not describe a native library"):
+        Library.open(folder)
+
+
 def test_a_file_that_is_no_library_is_refused(edited: Callable[..., Path]) -> None:
     folder = edited()
     (folder / "generic.so").write_bytes(b"not a library")

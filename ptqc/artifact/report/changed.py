@@ -32,7 +32,7 @@ def changed_title(facts: ReportFacts) -> str:
     samples = facts.changed["samples"]
     if any(map(_answer_changed, samples)):
         differing, count = facts.changed.get("differing", 0), facts.changed.get("of", 0)
-        return f"Samples that changed: {differing} of {count}" if differing else "Samples that changed"
+        return safe(f"Samples that changed: {differing} of {count}") if differing else "Samples that changed"
     if any(sample["outputs"] or "text" in sample or "objects" in sample for sample in samples):
         return "Hardest samples: none changed its answer"
     return "Samples with the largest divergence"
@@ -131,11 +131,11 @@ def _token(piece: str, is_marked: bool) -> str:
 
 
 def _changes(output: Document) -> str:
-    message = f"another token or class at {output['differing']} of {output['of']} positions"
+    message = f"another token or class at {safe(output['differing'])} of {safe(output['of'])} positions"
     if not output["changed"]:
-        return f"<div>{name(output['output'])}: the same at all {output['of']} positions</div>"
+        return f"<div>{name(output['output'])}: the same at all {safe(output['of'])} positions</div>"
     rows = "".join(
-        f'<tr><th scope="row">{place}</th><td>{safe(before)}</td><td>{safe(after)}</td></tr>'
+        f'<tr><th scope="row">{safe(place)}</th><td>{safe(before)}</td><td>{safe(after)}</td></tr>'
         for place, before, after in output["changed"]
     )
     head = (

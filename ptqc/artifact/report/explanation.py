@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ptqc.artifact.folder import legible
 from ptqc.artifact.report.budgets import loss_in_words, memory_in_words
 from ptqc.artifact.report.energy import Energy
 from ptqc.artifact.report.rows import labelled_notes, labels_in
@@ -88,6 +89,7 @@ class Explanation:
     def _energy(self) -> Energy:
         return Energy.of(self.plan, self.sensitivity)
 
+    @legible("the artifact")
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
         return {
@@ -98,6 +100,7 @@ class Explanation:
             "notes": self.manifest["notes"],
         }
 
+    @legible("the artifact")
     def __str__(self) -> str:
         with_times = self.manifest.get("latency") is not None
         rows = [(*HEAD, *TIMES) if with_times else HEAD, *(layer.cells(with_times) for layer in self.layers)]

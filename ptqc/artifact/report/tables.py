@@ -89,7 +89,9 @@ def layer_table(facts: ReportFacts) -> str:
 def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str]) -> str:
     chosen, share = row.chosen, row.chosen.bytes / facts.size
     why = next((reasons[name] for name in row.names if name in reasons), "")
-    compute = f'<span class="tag" title="{safe(why)}">{row.compute}</span>' if row.in_float else row.compute
+    compute = safe(row.compute)
+    if row.in_float:
+        compute = f'<span class="tag" title="{safe(why)}">{compute}</span>'
     flips = facts.energy.of_layers(row.layers)
     return "".join(
         [
@@ -124,7 +126,7 @@ def activation_table(facts: ReportFacts) -> str:
     scales = {entry["site"]: entry for entry in facts.plan["activations"]}
     quantized = sum(site["quantized"] for site in sites)
     analysis = Counter(entry["format"] for entry in facts.plan["activations"] if "zero_point" not in entry)
-    rounded = "".join(f" and {count:,} rounded to {form}" for form, count in analysis.items())
+    rounded = "".join(f" and {count:,} rounded to {safe(form)}" for form, count in analysis.items())
     message = (
         f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits{rounded}; together they cost "
         f"a divergence of {number(loss)} {safe(facts.unit)}.</p>"
@@ -140,7 +142,7 @@ def _site(place: int, site: Document, analysis: Document | None, largest: float,
     stored = safe(analysis["format"]) if analysis else '<span class="tag">float</span>'
     entry, empty = analysis or {}, cell("", "")
     scale = cell(number(entry["scale"]), entry["scale"]) if "scale" in entry else empty
-    zero = cell(str(entry["zero_point"]), entry["zero_point"]) if "zero_point" in entry else empty
+    zero = cell(safe(entry["zero_point"]), entry["zero_point"]) if "zero_point" in entry else empty
     loss = cell(number(site["loss"]), site["loss"], site["loss"] / largest if largest else None)
     return cell(str(place), place) + cell(name(shown), shown) + cell(stored, "") + scale + zero + loss
 

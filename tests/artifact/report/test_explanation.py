@@ -7,6 +7,7 @@ from summary_documents import judged, manifest
 
 from ptqc.artifact.report.budgets import UNTOLD
 from ptqc.artifact.report.explanation import Explanation
+from ptqc.errors import IntegrityError
 
 
 def test_explain_says_how_outputs_were_judged() -> None:
@@ -79,6 +80,31 @@ def test_explain_tells_times_where_a_latency_was_asked_for(documents: tuple[dict
 
 def test_explain_without_notes(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert str(Explanation(manifest(), *documents)).splitlines()[-2].startswith("bit flips of a sample")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": 5},
+        {"latency": {}},
+        {"loss_budget": 5},
+        {"memory": [1]},
+        {"results": {"outputs": 5}},
+    ],
+)
+def test_documents_of_another_form_are_refused(
+    documents: tuple[dict[str, Any], dict[str, Any]], change: dict[str, Any]
+) -> None:
+    explanation = Explanation({**manifest(), **change}, *documents)
+    with pytest.raises(IntegrityError, match="the artifact is not as `ptqc compile` writes it"):
+        str(explanation)
+
+
+def test_formats_that_were_not_measured_are_refused(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    plan, sensitivity = documents
+    plan["weights"][0]["format"] = "int9"
+    with pytest.raises(IntegrityError, match="the artifact is not as `ptqc compile` writes it"):
+        Explanation(manifest(), plan, sensitivity).to_json()
 
 
 def test_an_artifact_without_multiply_accumulates_is_explained(

@@ -1,6 +1,8 @@
 """The report: well-formed, complete, self-contained, deterministic, and safe whatever a model's names hold."""
 
+import base64
 import copy
+import hashlib
 import re
 from importlib import import_module
 from pathlib import Path
@@ -280,13 +282,20 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     assert not {name for name, _ in page.attributes} & {"srcset", "data", "action"}
     assert not {"link", "iframe", "object", "base"} & set(page.tags)
     assert all(value.startswith("data:image/jpeg;base64,") for name, value in page.attributes if name == "src")
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    script = html.partition("<script>")[2].partition("</script>")[0]
+    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'"
     assert policy in [value for name, value in page.attributes if name == "content"]
+    assert not [name for name, _ in page.attributes if name.startswith("on")]  # which the policy does not let run
     assert not re.search(r"https?://|@import", html)
 
 
 @pytest.mark.parametrize(
-    "field_name", ["source", "budget", "layer", "weight", "site", "note", "library", "target", "sample"]
+    "field_name",
+    [
+        *("source", "budget", "layer", "weight", "site", "note", "library", "target", "sample"),
+        *("answers", "text", "compute", "zero point", "rounding"),
+    ],
 )
 def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
     docs = documents(name=EVIL + "{}" if field_name in ("layer", "site") else "/conv{}")
@@ -305,6 +314,18 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
         case "sample":
             docs.changed["samples"][0] |= {"sample": EVIL, "pictures": {EVIL: "data:image/jpeg;base64,AAAA"}}
             docs.changed["samples"][0]["outputs"][0]["output"] = EVIL
+        case "answers":
+            docs.changed.update(differing=EVIL, of=EVIL)
+        case "text":
+            same = {"output": "y", "differing": 0, "of": EVIL, "changed": []}
+            outputs = [same, {**same, "differing": EVIL, "changed": [[EVIL, "b", "c"]]}]
+            docs.changed["samples"][0]["text"] = {"tokens": ["a"], "outputs": outputs}
+        case "compute":
+            docs.plan["weights"][0]["layers"] = dict.fromkeys(docs.plan["weights"][0]["layers"], EVIL)
+        case "zero point":
+            docs.plan["activations"][0]["zero_point"] = EVIL
+        case "rounding":
+            docs.plan["activations"].append({"site": "other", "format": EVIL})
         case "weight":
             docs.plan["weights"][0] = {"weight": EVIL, "format": "int2", "layers": {}}
             docs.sensitivity["weights"][0] |= {"weight": EVIL, "layers": {}}

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from compiling import samples as given
+from manifests import MANIFEST
 from networks import FEEDS, residual
 
 import ptqc
@@ -49,7 +50,7 @@ def planted(folder: Path, file: Exported) -> Path:
         shutil.copy(folder / name, out / "cpu" / name)
     files = [path for path in out.rglob("*") if path.is_file()]
     sums = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    (out / "manifest.json").write_text(json.dumps({"ptqc": "0", "files": sums, "targets": {"cpu": {}}}))
+    (out / "manifest.json").write_text(json.dumps({**MANIFEST, "files": sums, "targets": {"cpu": {}}}))
     return out
 
 

@@ -1,5 +1,8 @@
 """A store at a URL: what one machine puts there another one reads, and half of an entry is none."""
 
+import errno
+import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +86,46 @@ def test_half_or_changed_objects_are_none_until_they_are_put_again(machines: Mac
     assert two.get(KEY) is None
     one.put(KEY, {"a": 1}, ARRAYS)
     assert two.get(KEY) is not None
+
+
+# Of both headers of each file in an archive: where the flags and the way to compress are.
+HEADERS = ((b"PK\x03\x04", 6, 8), (b"PK\x01\x02", 8, 10))
+
+
+@pytest.mark.parametrize(("flags", "method"), [(0, 99), (0, 8), (0, 12), (0, 14), (1, 0)])
+def test_what_cannot_be_unpacked_is_none(machines: Machines, flags: int, method: int) -> None:
+    one, two = machines.on("one"), machines.on("two")
+    name = one.put(KEY, {"a": 1}, ARRAYS)
+    system, _ = one.place
+    data = bytearray(system.cat_file(one._object(name)))
+    for mark, *places in HEADERS:
+        for found in re.finditer(re.escape(mark), bytes(data)):
+            for place, number in zip(places, (flags, method), strict=True):
+                data[found.start() + place] = number
+    system.pipe_file(one._object(name), bytes(data))
+    assert two.get(KEY) is None
+    assert list(two.folder.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_no_damage(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    machines.on("one").put(KEY, {}, ARRAYS)
+
+    def full(*_given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    with pytest.raises(OSError, match="No space left"):
+        machines.on("two").get(KEY)
+
+
+def test_what_names_no_entry_is_asked_of_no_place(machines: Machines) -> None:
+    one, name = machines.on("one"), digest({})
+    one.put(KEY, {}, ARRAYS)
+    system, root = one.place
+    system.makedirs(f"{root}/deeper", exist_ok=True)
+    system.copy(one._object(digest(KEY)), f"{root}/deeper/{name}.zip")
+    assert one.open(f"deeper/{name}") is None
+    assert [path.name for path in one.folder.iterdir()] == [digest(KEY)]
 
 
 def test_what_is_discarded_goes_from_both_places(machines: Machines) -> None:

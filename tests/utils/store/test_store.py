@@ -2,12 +2,13 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ptqc.errors import Interrupted, UsageError
-from ptqc.utils.store import Store, default_folder, digest
+from ptqc.utils.store import Store, _write_sums, default_folder, digest
 
 KEY = {"model": "abc", "options": {"samples": 64}}
 DOCUMENT = {"losses": [0.5, 1e-9], "name": "/conv/\u202e\n"}
@@ -91,6 +92,54 @@ def test_an_entry_under_another_name_is_damage(tmp_path: Path) -> None:
     store = Store(tmp_path)
     (tmp_path / put(store)).rename(tmp_path / digest({}))
     assert store.get({}) is None
+
+
+@pytest.mark.parametrize("name", ["../documents", "{documents}", 5, None, "documents", ["documents"]])
+def test_what_names_no_entry_opens_none_and_moves_nothing(tmp_path: Path, name: Any) -> None:
+    documents = tmp_path / "documents"
+    for folder in (documents, tmp_path / "store" / "documents", tmp_path / "store" / "quarantine" / "documents"):
+        folder.mkdir(parents=True)
+        (folder / "thesis.txt").write_text("text")
+    if isinstance(name, str):
+        name = name.format(documents=documents)
+    assert Store(tmp_path / "store").open(name) is None
+    assert len(list(tmp_path.rglob("thesis.txt"))) == 3
+    assert documents.is_dir()
+
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("entry.json", b"{"),
+        ("entry.json", DEEP),
+        ("entry.json", None),
+        ("arrays.safetensors", b""),
+        ("arrays.safetensors", None),
+        ("arrays.safetensors", (2).to_bytes(8, "little") + b"[]"),
+        ("arrays.safetensors", (7).to_bytes(8, "little") + b'{"a":1}'),
+        ("arrays.safetensors", (8).to_bytes(8, "little") + b'{"a":{}}'),
+        ("key.json", DEEP),
+    ],
+)
+def test_what_cannot_be_read_is_damage_whatever_its_sums_say(tmp_path: Path, file: str, content: bytes | None) -> None:
+    store = Store(tmp_path)
+    folder = tmp_path / put(store)
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes(content)
+    _write_sums(folder)
+    assert store.get(KEY) is None
+    assert names(tmp_path) == ["quarantine"]
+
+
+def test_sums_nested_deeply_are_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / put(store) / "sums.json").write_bytes(DEEP)
+    assert store.get(KEY) is None
 
 
 def test_damage_twice(tmp_path: Path) -> None:
