@@ -1,4 +1,4 @@
-"""The commands of the pages on runtimes run as they stand, but for budgets, which are those of a tiny network."""
+"""The commands of the pages on runtimes run as they stand, but for budgets and image sizes: the network is tiny."""
 
 import re
 import shlex
@@ -31,6 +31,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
     onnx.save(keywords(), tmp_path / "keywords.onnx")
+    np.savez(tmp_path / "spectrograms.npz", x=rng.standard_normal((IMAGES, 3, 8, 8)).astype(np.float32))
     np.savez(tmp_path / "windows.npz", x=rng.standard_normal((IMAGES, 5, 12)).astype(np.float32))
     return tmp_path
 
@@ -67,4 +68,5 @@ def test_it_runs(name: str, kinds: set[str], room: Path) -> None:
         for arguments in result:
             if arguments[0] == "compile" and (room / "out").is_dir():
                 shutil.rmtree(room / "out")
-            assert main([re.sub(r"^\d+%$", "90%", each) for each in arguments]) == 0, arguments
+            here = [re.sub(r"^\d+%$", "90%", each) for each in arguments if each not in ("--preprocessing", "imagenet")]
+            assert main(here) == 0, arguments

@@ -26,16 +26,24 @@ ELEMENTWISE = named(Trait.AFFINE, Trait.COPIES)
 
 def channels_of(value: ir.Value) -> int | None:
     """Channels that a convolution wants of a value with 4 axes, as it is or normalized; None where none reads it."""
-    for node in value.consumers():
+    reached, waiting = {value}, _readers(value)
+    while waiting:
+        node, read = waiting.pop()
         if node.domain or node.graph is not value.graph:
             continue
-        if node.op_type == "Conv" and node.inputs[0] is value:
+        if node.op_type == "Conv" and node.inputs[0] is read:
             weight = static(node.inputs[1])
             if weight is not None and len(weight) == IMAGE_AXES:
                 return weight[CHANNELS] * integer(node, "group", 1)
-        elif node.op_type in ELEMENTWISE and (channels := channels_of(required(node.outputs[0]))) is not None:
-            return channels
+        elif node.op_type in ELEMENTWISE and (output := required(node.outputs[0])) not in reached:
+            reached.add(output)
+            waiting += _readers(output)
     return None
+
+
+def _readers(value: ir.Value) -> list[tuple[ir.Node, ir.Value]]:
+    """The nodes that read a value, the first one last."""
+    return [(node, value) for node in reversed(value.consumers())]
 
 
 # Whether an input says which positions are attended to, as the graph shows it.
@@ -86,17 +94,22 @@ def rows_of_tables(value: ir.Value) -> int | None:
 
 def _rows(value: ir.Value, graph: ir.Graph | ir.Function | None) -> Iterator[int]:
     """Of tables that nodes of this graph read, and both branches of each If in it."""
-    for node in value.consumers():
-        if node.domain or node.graph is not graph:
-            continue
-        if node.op_type in MOVES and node.inputs[0] is value:
-            yield from _rows(required(node.outputs[0]), graph)
-        elif node.op_type == "Gather" and node.inputs[1] is value:
-            table = constant(node.inputs[0])
-            if table is not None:
-                yield table.shape[integer(node, "axis", 0)]
-    if graph is not None and any(node.graph is not graph for node in value.consumers()):
-        yield from _rows_of_branches(value, graph)
+    reached, waiting = {value}, [value]
+    while waiting:
+        read = waiting.pop()
+        for node in read.consumers():
+            if node.domain or node.graph is not graph:
+                continue
+            if node.op_type in MOVES and node.inputs[0] is read:
+                if (output := required(node.outputs[0])) not in reached:
+                    reached.add(output)
+                    waiting.append(output)
+            elif node.op_type == "Gather" and node.inputs[1] is read:
+                table = constant(node.inputs[0])
+                if table is not None:
+                    yield table.shape[integer(node, "axis", 0)]
+        if graph is not None and any(node.graph is not graph for node in read.consumers()):
+            yield from _rows_of_branches(read, graph)
 
 
 def _rows_of_branches(value: ir.Value, graph: ir.Graph | ir.Function) -> Iterator[int]:
@@ -164,7 +177,7 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
 
 def _spec(value: ir.Value, gaps: bool) -> InputSpec:
     where = f"model input {value.name!r}"
-    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED):
         raise CalibrationError(f"{where}: has type {value.type}, calibration needs a tensor")
     if value.shape is None:
         raise CalibrationError(f"{where}: declares no shape, so samples cannot be checked: declare one with --shape")

@@ -12,10 +12,11 @@ from ptqc.errors import ModelError
 from ptqc.execution import sandboxed
 from ptqc.execution.onnxruntime import without_tensors
 from ptqc.frontend.classical import check_classical
-from ptqc.frontend.model_files import NOTHING, FileStates, check_inference, digest_of, parse, read_bytes
+from ptqc.frontend.model_files import NOTHING, FileStates, check_inference, digest_of, parse, read_bytes, translating
 from ptqc.frontend.operators import (
     INTEGER,
     check_attributes,
+    check_constants,
     check_functions,
     check_operators,
     check_versions,
@@ -25,11 +26,13 @@ from ptqc.frontend.operators import (
 )
 from ptqc.frontend.tensors import (
     check_interface,
+    check_names,
     check_no_cycles,
     check_no_double,
     check_no_double_layers,
     check_sizes,
     check_tensors,
+    check_texts,
     check_values,
     check_weights_finite,
     external_files,
@@ -60,6 +63,9 @@ PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
     check_operators,
     check_classical,
     check_attributes,
+    check_constants,
+    check_names,
+    check_texts,
     check_values,
     check_no_cycles,
     check_interface,
@@ -192,12 +198,10 @@ def _recorded(chosen: recorded.Recorded) -> list[Note]:
 
 
 def _to_ir(proto: onnx.ModelProto) -> ir.Model:
-    try:
+    with translating():
         model = ir.serde.deserialize_model(proto)
         model.graph.sort()
         model.graph.opset_imports.setdefault("", LOWEST_OPSET)
-    except Exception as error:  # whatever is malformed in a way that no check above names
-        raise ModelError(f"is damaged: {error}; export the model again") from error
     if model.ir_version < SEPARATE_INITIALIZERS:
         _separate_initializers(model)
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)

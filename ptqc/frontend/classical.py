@@ -41,4 +41,4 @@ def _kernel(node: onnx.NodeProto) -> str:
     vectors = attributes.get("support_vectors")
     if vectors is None or not vectors.floats:
         return "LINEAR"
-    return attributes["kernel_type"].s.decode() if "kernel_type" in attributes else "LINEAR"
+    return attributes["kernel_type"].s.decode(errors="replace") if "kernel_type" in attributes else "LINEAR"

@@ -3,7 +3,8 @@
 import hashlib
 import mmap
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def parse(data: Data) -> onnx.ModelProto:
     if not proto.graph.output:
         raise ModelError("the graph has no outputs; export the model again")
     return proto
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Within it, whatever a library raises about a malformed model is a ModelError."""
+    try:
+        yield
+    except Exception as error:  # whatever no check names
+        reason: BaseException = error
+        while reason.__cause__ is not None:  # onnx_ir wraps it in what it was reading, layer by layer
+            reason = reason.__cause__
+        message = " ".join(str(reason).split())
+        raise ModelError(f"is damaged, or has what nothing here knows: {message}; export the model again") from error
 
 
 def digest_of(data: Data, files: Mapping[str, Path]) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.defs import SchemaError
 
 from ptqc.errors import ModelError
@@ -24,6 +25,7 @@ from ptqc.ir.protos import all_nodes, every_graph, every_node, label
 WHOLE = "LayerNormalization"
 SIMPLIFIED = "SimplifiedLayerNormalization"
 INTRODUCED = 17  # LayerNormalization
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 AXES_ARE_INPUT = 18  # of ReduceMean
 
 
@@ -34,8 +36,8 @@ def write_out_normalizations(model: onnx.ModelProto) -> None:
     for graph in every_graph(model):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
-            is_meant = _is_meant(node, version)
-            nodes += _written(node, version, kinds.get(node.input[1], onnx.TensorProto.FLOAT)) if is_meant else [node]
+            kind = kinds.get(node.input[1], TensorProto.FLOAT) if len(node.input) > 1 and node.output else None
+            nodes += _written(node, version, kind) if kind in FLOATS and _is_meant(node, version) else [node]
         if len(nodes) > len(graph.node):
             del graph.node[:]
             graph.node.extend(nodes)
@@ -154,6 +156,7 @@ def _dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
 def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
     if dim.HasField("dim_value"):
         return bool(dim.dim_value <= 0)
+    check_text("an axis", dim.dim_param)
     return dim.HasField("dim_param") and (dim.dim_param in NO_NAMES or not re.search(r"\w", dim.dim_param))
 
 
@@ -263,7 +266,7 @@ def check_operators(model: onnx.ModelProto) -> None:
     functions = {key_of(function) for function in model.functions}
     unknown: dict[str, str] = {}
     for node in every_node(model):
-        _check_text(node)
+        check_text("an operator", node.op_type, node.domain)
         if (node.domain, node.op_type, node.overload) in functions:
             continue
         if _is_quantized(node, constants):
@@ -279,13 +282,11 @@ def check_operators(model: onnx.ModelProto) -> None:
         _refuse_unknown(unknown, version)
 
 
-def _check_text(node: onnx.NodeProto) -> None:
+def check_text(what: str, *names: str) -> None:
     """Refuse what protobuf gives as bytes, because it is no text."""
-    for text in (node.op_type, node.domain):
-        if not isinstance(text, str):
-            raise ModelError(
-                f"names an operator by what is not UTF-8 text ({text!r}): the file is damaged; export it again"
-            )
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"names {what} by what is not UTF-8 text ({name!r}): the file is damaged; export it again")
 
 
 def _refuse_unknown(unknown: Mapping[str, str], version: int) -> None:
@@ -304,12 +305,67 @@ def _refuse_unknown(unknown: Mapping[str, str], version: int) -> None:
     )
 
 
+# Attributes that give a type, and what they can be.
+TYPES = ("to", "dtype", "output_dtype", "output_datatype")
+DATA_TYPES = frozenset(kind.value for kind in ir.DataType)
+GROUP = "group"  # of convolutions
+
+
 def check_attributes(model: onnx.ModelProto) -> None:
-    """Refuse nodes that state an attribute twice: libraries differ in which one they take."""
+    """Refuse nodes that state an attribute twice, a type that there is not, no groups, or an attribute of no function.
+
+    Of two attributes of one name, libraries differ in which one they take.
+    """
     for node in every_node(model):
         names = Counter(attribute.name for attribute in node.attribute)
         if twice := [name for name, count in names.items() if count > 1]:
             raise ModelError(f"the {label(node)} has {twice[0]!r} twice; export the model again")
+        for attribute in node.attribute:
+            if node.domain in (*ONNX_DOMAINS, FUSED) and not _is_possible(attribute):
+                raise ModelError(f"the {label(node)} has {attribute.name} = {attribute.i}; export the model again")
+    for node in all_nodes(model.graph.node):
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                raise ModelError(
+                    f"the {label(node)} takes {attribute.name!r} from the attributes of a function, and is in none; "
+                    "export the model again"
+                )
+
+
+def _is_possible(attribute: onnx.AttributeProto) -> bool:
+    """Whether what should be a type is one, and what should be a number of groups is not below 1."""
+    if attribute.type != AttributeProto.INT or attribute.ref_attr_name:
+        return True
+    return attribute.i in DATA_TYPES if attribute.name in TYPES else attribute.name != GROUP or attribute.i >= 1
+
+
+# The attributes of a Constant, of which it has one.
+CONSTANT = {
+    "value": AttributeProto.TENSOR,
+    "sparse_value": AttributeProto.SPARSE_TENSOR,
+    "value_float": AttributeProto.FLOAT,
+    "value_floats": AttributeProto.FLOATS,
+    "value_int": AttributeProto.INT,
+    "value_ints": AttributeProto.INTS,
+    "value_string": AttributeProto.STRING,
+    "value_strings": AttributeProto.STRINGS,
+}
+
+
+def check_constants(model: onnx.ModelProto) -> None:
+    """Refuse Constants without a value, which libraries trip over."""
+    for node in every_node(model):
+        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and [*map(_holds, node.attribute)] != [True]:
+            raise ModelError(
+                f"the {label(node)} has {_list(each.name for each in node.attribute) or 'no attributes'}; "
+                f"expected one of {', '.join(CONSTANT)}, with its value: export the model again"
+            )
+
+
+def _holds(attribute: onnx.AttributeProto) -> bool:
+    """Whether it is the value of a Constant."""
+    is_there = attribute.name != "value" or attribute.HasField("t") or bool(attribute.ref_attr_name)
+    return CONSTANT.get(attribute.name) == attribute.type and is_there
 
 
 def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int | None:
@@ -336,7 +392,7 @@ def _known(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
     domain = "" if node.domain in ONNX_DOMAINS else node.domain
     try:
         return not onnx.defs.get_schema(node.op_type, versions.get(node.domain, 0), domain).deprecated
-    except SchemaError:
+    except (SchemaError, TypeError):  # of a version that is no 32-bit integer
         return False
 
 

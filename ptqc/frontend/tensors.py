@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
+from ptqc.frontend.operators import check_text
 from ptqc.ir.external import OWN
 from ptqc.ir.operators import Trait, named
 from ptqc.ir.protos import every_graph, every_node, label, reads, subgraphs
@@ -35,7 +36,7 @@ def external_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
     """Location -> path of every external data file, each file once; not the model's own file."""
     external = (tensor for tensor in _tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL)
     result = {_entries(tensor).get("location", "") for tensor in external}
-    locations = {str(PurePosixPath(location)) for location in result - {OWN, ""}}
+    locations = {str(PurePosixPath(location)) for location in result - {OWN, ""} if isinstance(location, str)}
     return {location: folder / location for location in locations}
 
 
@@ -71,6 +72,7 @@ def _check_defaults(model: onnx.ModelProto) -> None:
 
 def _expected_bytes(tensor: onnx.TensorProto) -> int:
     """Bytes that the dimensions and the type call for; for strings the number of elements."""
+    _check_axes(tensor.name, len(tensor.dims))
     if any(size < 0 for size in tensor.dims):
         raise ModelError(f"tensor {tensor.name!r} has negative dimensions {list(tensor.dims)}: {REDO}")
     try:
@@ -81,6 +83,15 @@ def _expected_bytes(tensor: onnx.TensorProto) -> int:
         raise ModelError(f"tensor {tensor.name!r} has no type: {REDO}")
     count: int = math.prod(tensor.dims)
     return count if dtype == ir.DataType.STRING else -(-count * int(dtype.bitwidth) // 8)
+
+
+# NumPy has no more; and products of more sizes are numbers that take long to compute, or to show.
+MAX_AXES = 64
+
+
+def _check_axes(name: str, number: int) -> None:
+    if number > MAX_AXES:
+        raise ModelError(f"{name!r} has {number:,} axes; at most {MAX_AXES} are accepted: {REDO}")
 
 
 def _check_inline(tensor: onnx.TensorProto, size: int) -> None:
@@ -134,11 +145,11 @@ def _check_external(tensor: onnx.TensorProto, size: int, path: Path) -> None:
 def _resolve(location: str, folder: Path, where: str) -> Path:
     if not location or location == ".":
         raise ModelError(f"{where} without a location: {REDO}")
+    if not isinstance(location, str) or "\0" in location:  # protobuf gives bytes where they are no UTF-8
+        raise ModelError(f"{where} at {location!r}, which is not a path: {REDO}")
     for flavour in (PurePosixPath(location), PureWindowsPath(location)):
         if flavour.is_absolute() or flavour.drive or ".." in flavour.parts:
             raise ModelError(f"{where} at {location!r}; expected a path inside the model's folder")
-    if "\0" in location:
-        raise ModelError(f"{where} at {location!r}, which is not a path: {REDO}")
     file = folder / location
     if not file.exists():
         raise ModelError(f"{where} at {location!r}, which is missing; put the file beside the model")
@@ -178,7 +189,9 @@ def check_sizes(model: onnx.ModelProto) -> None:
         raise ModelError(f"shapes do not fit together: {error}; export the model again") from error
     for graph in every_graph(inferred):
         for value in (*graph.input, *graph.value_info, *graph.output):
-            count = math.prod(max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim)
+            dims = value.type.tensor_type.shape.dim
+            _check_axes(value.name, len(dims))
+            count = math.prod(max(dim.dim_value, 1) for dim in dims)
             if count > MAX_ELEMENTS:
                 raise ModelError(f"{value.name!r} would have {count:,} elements; at most {MAX_ELEMENTS:,} are accepted")
 
@@ -198,6 +211,39 @@ def check_values(model: onnx.ModelProto) -> None:
             _define(name, "input", defined)
         _check_nodes(function.node, defined, [])
         _check_outputs(function.output, [defined])
+
+
+# Of a name; files that keep arrays by name have no room for long ones.
+MAX_BYTES = 4096
+
+
+def check_names(model: onnx.ModelProto) -> None:
+    """Refuse names of values that files of arrays cannot hold."""
+    for graph in every_graph(model):
+        for value in (*graph.input, *graph.initializer):
+            check_name(value.name)
+    for node in every_node(model):
+        for name in node.output:
+            check_name(name)
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a value that is no text, long, or has a NUL, at which it would end."""
+    check_text("a value", name)
+    if "\0" in name:
+        raise ModelError(f"the name {name!r:.80} has a NUL in it; give the value another one")
+    if (count := len(name.encode())) > MAX_BYTES:
+        raise ModelError(f"the name {name[:60] + '...'!r} has {count:,} bytes; at most {MAX_BYTES:,} are accepted")
+
+
+def check_texts(model: onnx.ModelProto) -> None:
+    """Refuse tensors of strings that are no text."""
+    for tensor in _tensors(model):
+        for text in tensor.string_data:
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                raise ModelError(f"tensor {tensor.name!r} holds {text!r:.80}, which is not UTF-8: {REDO}") from error
 
 
 def check_no_cycles(model: onnx.ModelProto) -> None:

@@ -25,7 +25,7 @@ def read(graph: onnx.GraphProto) -> dict[str, str]:
 def _innermost(scopes: str) -> str:
     try:
         names = ast.literal_eval(scopes)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ""
     is_list = isinstance(names, list) and len(names) > 1
     return names[-2] if is_list and isinstance(names[-2], str) else ""

@@ -1,6 +1,7 @@
 """Reading nodes: their inputs, constants and attributes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 import numpy as np
@@ -134,11 +135,15 @@ def has_open_first_axis(value: ir.Value) -> bool:
 
 def names_of(graph: ir.Graph) -> set[str]:
     """The names of all values of a graph and of its subgraphs."""
-    names = {value.name for value in graph.inputs} | set(graph.initializers)
-    names.update(output.name for node in graph.all_nodes() for output in node.outputs)
-    for inner in graph.subgraphs():
-        names |= {value.name for value in inner.inputs} | set(inner.initializers)
-    return {name for name in names if name}
+    return set(_defined(graph))
+
+
+def _defined(graph: ir.Graph) -> Iterator[str]:
+    """Those names, each as often as there is a value of it."""
+    for each in (graph, *graph.subgraphs()):
+        yield from (value.name for value in each.inputs if value.name)
+        yield from filter(None, each.initializers)
+    yield from (output.name for node in graph.all_nodes() for output in node.outputs if output.name)
 
 
 def unique_name(graph: ir.Graph, hint: str, taken: set[str] | None = None) -> str:
@@ -147,10 +152,15 @@ def unique_name(graph: ir.Graph, hint: str, taken: set[str] | None = None) -> st
     taken: `names_of` the graph, for who asks often, as it takes as long as the graph is large; the name is added to it.
     """
     taken = names_of(graph) if taken is None else taken
+    name = _free(hint, taken)
+    taken.add(name)
+    return name
+
+
+def _free(hint: str, taken: Container[str]) -> str:
     name, number = hint, 1
     while name in taken:
         name, number = f"{hint}_{number}", number + 1
-    taken.add(name)
     return name
 
 
@@ -265,9 +275,23 @@ def remove_dead(model: ir.Model) -> bool:
 MAX_VECTOR = 1 << 16
 
 
-def _has_long_vector(model: ir.Model) -> bool:
-    outputs = (output for node in model.graph.all_nodes() for output in node.outputs)
-    return any(rank(output) == 1 and (static(output) or (0,))[0] > MAX_VECTOR for output in outputs)
+def has_long_vector(model: ir.Model) -> bool:
+    """Whether data propagation would follow a vector of more than MAX_VECTOR elements."""
+    lengths: dict[ir.Value, int] = {}
+    for node in model.graph.all_nodes():
+        parts = [lengths.get(value, 0) or _length(value) for value in node.inputs if value is not None]
+        most = sum(parts) if node.op_type == "Concat" else max(parts, default=0)
+        for output in (output for output in node.outputs if rank(output) == 1):
+            sizes = static(output)
+            lengths[output] = most if sizes is None else sizes[0]  # it goes on to vectors of unknown length
+            if lengths[output] > MAX_VECTOR:
+                return True
+    return False
+
+
+def _length(value: ir.Value) -> int:
+    """Of a constant vector, which is no longer than its file."""
+    return min((static(value) or (0,))[0], MAX_VECTOR) if rank(value) == 1 and value.is_initializer() else 0
 
 
 def _has_sequences(model: ir.Model) -> bool:
@@ -305,7 +329,7 @@ def infer_shapes(model: ir.Model) -> None:
             if output not in interface and not node.domain:
                 output.shape = None
     common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
-    if not _has_long_vector(model):
+    if not has_long_vector(model):
         common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
     for value, (kind, shape) in interface.items():
         value.type, value.shape = kind, shape
@@ -327,12 +351,13 @@ def inline_known_branches(model: ir.Model, known: Known = constant) -> bool:
         if condition is None:
             continue
         has_changed = True
-        branch = node.attributes["then_branch" if condition.any() else "else_branch"].as_graph()
+        branch = node.attributes.pop("then_branch" if condition.any() else "else_branch").as_graph()
         results = list(branch.outputs)
         branch.outputs.clear()
+        names = Counter([*_defined(model.graph), *_defined(branch)])  # the If may be in a branch that is gone
         for value in list(branch.initializers.values()):
-            _move_constant(model, branch, value)
-        _move_nodes(model, branch, node)
+            _move_constant(model, branch, value, names)
+        _move_nodes(branch, node, names)
         for output, result in zip(node.outputs, results, strict=True):
             _give(node, output, result)
         assert node.graph is not None
@@ -346,6 +371,7 @@ def lift_constants(model: ir.Model) -> None:
     Only those of the main graph are packed. A constant that is the output of a subgraph stays in it, and so do strings.
     """
     lifted: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+    names = Counter(_defined(model.graph))
     for graph in list(model.graph.subgraphs()):
         for value in list(graph.initializers.values()):
             tensor = value.const_value
@@ -357,27 +383,49 @@ def lift_constants(model: ir.Model) -> None:
             if key in lifted:
                 value.replace_all_uses_with(lifted[key])
                 del graph.initializers[value.name or ""]
+                _forget(names, [value.name or ""])
             else:
-                _move_constant(model, graph, value)
+                _move_constant(model, graph, value, names)
                 lifted[key] = value
 
 
-def _move_constant(model: ir.Model, graph: ir.Graph, value: ir.Value) -> None:
+def _move_constant(model: ir.Model, graph: ir.Graph, value: ir.Value, names: Counter[str]) -> None:
+    """names: how often each is in the model."""
     del graph.initializers[value.name or ""]
-    value.name = unique_name(model.graph, value.name or "constant")
+    _forget(names, [value.name or ""])
+    value.name = _free(value.name or "constant", names)
+    names[value.name] += 1
     model.graph.register_initializer(value)
 
 
-def _move_nodes(model: ir.Model, branch: ir.Graph, target: ir.Node) -> None:
-    """Branches of one If may use a name twice, so every value takes one that is free in the whole model."""
+def _move_nodes(branch: ir.Graph, target: ir.Node, names: Counter[str]) -> None:
+    """Branches of one If may use a name twice, so every value takes one that is free in the whole model.
+
+    names: how often each is in the model.
+    """
     assert target.graph is not None
     for node in list(branch):
         branch.remove(node)
         node.name = None
-        for output in node.outputs:
-            if output.name:
-                output.name = unique_name(model.graph, output.name)
+        outputs = [output for output in node.outputs if output.name]
+        inner = [name for graph in _graphs_in(node) for name in _defined(graph)]  # may be those of the outputs
+        _forget(names, [*(str(output.name) for output in outputs), *inner])
+        for output in outputs:
+            output.name = _free(str(output.name), names)
+            names[output.name] += 1
+        names.update(inner)
         target.graph.insert_before(target, node)
+
+
+def _graphs_in(node: ir.Node) -> Iterator[ir.Graph]:
+    yield from (each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH)
+
+
+def _forget(names: Counter[str], gone: Iterable[str]) -> None:
+    for name in gone:
+        names[name] -= 1
+        if not names[name]:
+            del names[name]
 
 
 def _give(node: ir.Node, output: ir.Value, result: ir.Value) -> None:

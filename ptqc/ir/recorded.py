@@ -9,16 +9,16 @@ again.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import onnx
 import onnx_ir as ir
-from onnx import helper
+from onnx import helper, inliner
 
 from ptqc.errors import ModelError
-from ptqc.ir.nodes import bypass, remove_dead, replace_node
+from ptqc.ir.nodes import bypass, has_long_vector, remove_dead, replace_node
 from ptqc.ir.operators import OPERATORS, Trait, named
-from ptqc.ir.protos import reads
+from ptqc.ir.protos import label, reads
 
 # Of the graph's metadata.
 KEY = "ptqc.recorded"
@@ -47,8 +47,8 @@ def record(model: onnx.ModelProto) -> dict[str, str]:
     draws = [node for node in graph.node if node.domain in ONNX_DOMAINS and node.op_type in DRAWING]
     if draws and opset < FIRST_OPSET:
         raise ModelError(
-            f"the {draws[0].op_type} node that gives {draws[0].output[0]!r} needs opset {FIRST_OPSET} or more here, "
-            f"and the model has {opset}: export it with opset_version={FIRST_OPSET}, or use onnx.version_converter"
+            f"the {label(draws[0])} needs opset {FIRST_OPSET} or more here, and the model has {opset}: export it with "
+            f"opset_version={FIRST_OPSET}, or use onnx.version_converter"
         )
     sizes = _rounded_sizes(graph) if opset >= FIRST_OPSET else []
     if not draws and not sizes:
@@ -60,25 +60,35 @@ def record(model: onnx.ModelProto) -> dict[str, str]:
                 f"the number of axes of {node.output[0]!r}, which a {node.op_type} node draws, is not known: add "
                 "shapes of inner values with onnxruntime.tools.symbolic_shape_infer"
             )
-    chosen = [*draws, *(node for node in sizes if types[node.output[0]].tensor_type.HasField("shape"))]
-    return {_let_read(graph, node.output[0], types): node.op_type for node in chosen}
+    sizes = [node for node in sizes if types[node.output[0]].tensor_type.HasField("shape")]
+    chosen = {node.output[0]: node.op_type for node in (*draws, *sizes)}
+    inputs = _let_read(graph, dict.fromkeys(chosen, ""), types)
+    return {inputs[name]: operator for name, operator in chosen.items()}
 
 
-def _let_read(graph: onnx.GraphProto, name: str, types: Mapping[str, onnx.TypeProto], source: str = "") -> str:
-    """Have a value read from an input; the name of the input. source: of the input, where it has one already."""
-    place = next(number for number, node in enumerate(graph.node) if name in node.output)
-    taken = _names(graph)
-    source, computed = source or _unused(f"{name}.{SUFFIX}", taken), _unused(f"{name}.computed", taken)
-    output = list(graph.node[place].output).index(name)
-    graph.node[place].output[output] = computed
-    graph.node.insert(place + 1, helper.make_node(OPERATOR, [source, computed], [name]))
-    value = onnx.ValueInfoProto(name=source)
-    value.type.CopyFrom(types[name])
-    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-        if not dim.HasField("dim_value") and not dim.dim_param:
-            dim.dim_param = f"{source}_{axis}"
-    graph.input.append(value)
-    return source
+def _let_read(graph: onnx.GraphProto, values: Mapping[str, str], types: Mapping[str, onnx.TypeProto]) -> dict[str, str]:
+    """Have values read from inputs; by name, that input. values: the same, with "" for inputs that are to be named."""
+    taken, inputs, computed = _names(graph), dict[str, str](), dict[str, str]()
+    for name, given in values.items():
+        inputs[name] = source = given or _unused(f"{name}.{SUFFIX}", taken)
+        computed[name] = _unused(f"{name}.computed", taken)
+        taken |= {source, computed[name]}
+        value = onnx.ValueInfoProto(name=source)
+        value.type.CopyFrom(types[name])
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") and not dim.dim_param:
+                dim.dim_param = f"{source}_{axis}"
+        graph.input.append(value)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes.append(node)
+        for place, name in enumerate(node.output):
+            if name in inputs:
+                node.output[place] = computed[name]
+                nodes.append(helper.make_node(OPERATOR, [inputs[name], computed[name]], [name]))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return inputs
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
@@ -94,7 +104,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Types of inner values, as far as they can be inferred; drawn numbers are float32 unless they say otherwise."""
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    inferred = _inferred(model)
     types = {value.name: value.type for value in (*inferred.graph.value_info, *inferred.graph.output)}
     for node in model.graph.node:
         for name in (name for name in node.output if name not in types):
@@ -104,10 +114,22 @@ def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     return types
 
 
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With the sizes that values say, where none of these is in a long vector."""
+    try:
+        result = onnx.shape_inference.infer_shapes(model, data_prop=False)
+        inlined = inliner.inline_local_functions(model) if model.functions else model
+        whole = onnx.shape_inference.infer_shapes(inlined, data_prop=False) if model.functions else result
+        is_long = has_long_vector(ir.from_proto(whole))
+        return result if is_long else onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:  # the library's own error types
+        raise ModelError(f"shapes do not fit together: {error}; export the model again") from error
+
+
 def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """The nodes that round what layers compute to whole numbers, which then say how large something is."""
     makers = {name: node for node in graph.node for name in node.output if name}
-    tables = {tensor.name for tensor in graph.initializer}
+    layered = _computed_by_layers(graph)
     sizes: dict[str, onnx.NodeProto] = {}
     waiting = [node.input[i] for node in graph.node for i in _sizes_of(node) if i < len(node.input)]
     seen = set[str]()
@@ -117,7 +139,7 @@ def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         if name in seen or node is None or node.op_type in (*MEASURING, *DRAWING):
             continue
         seen.add(name)
-        if _rounds(node) and _is_computed_by_layers(node.input[0], makers, tables):
+        if _rounds(node) and not layered.isdisjoint(node.input[:1]):
             sizes[node.output[0]] = node
         else:
             waiting += reads(node)
@@ -136,18 +158,23 @@ def _rounds(node: onnx.NodeProto) -> bool:
     return node.op_type in ROUNDING
 
 
-def _is_computed_by_layers(name: str, makers: Mapping[str, onnx.NodeProto], tables: Iterable[str]) -> bool:
-    waiting, seen = [name], set[str]()
+def _computed_by_layers(graph: onnx.GraphProto) -> set[str]:
+    """Values that depend on what layers compute, other than through its sizes."""
+    tables = {tensor.name for tensor in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type not in MEASURING]
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        for name in reads(node):
+            readers.setdefault(name, []).append(node)
+    waiting = [
+        n for n in nodes if n.op_type in WEIGHTED or (n.op_type in TABLES and not tables.isdisjoint(n.input[:1]))
+    ]
+    result = set[str]()
     while waiting:
-        name = waiting.pop()
-        node = makers.get(name)
-        if name in seen or node is None or node.op_type in MEASURING:
-            continue
-        seen.add(name)
-        if node.op_type in WEIGHTED or (node.op_type in TABLES and node.input[0] in tables):
-            return True
-        waiting += reads(node)
-    return False
+        new = {name for name in waiting.pop().output if name} - result
+        result |= new
+        waiting += (node for name in new for node in readers.get(name, ()))
+    return result
 
 
 def remember(model: ir.Model, stand_ins: Recorded) -> None:
@@ -268,6 +295,5 @@ def with_inputs(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.Model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     types = _types(copy)
-    for source, name in values.items():
-        _let_read(copy.graph, name, types, source)
+    _let_read(copy.graph, {name: source for source, name in values.items()}, types)
     return copy

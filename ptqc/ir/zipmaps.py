@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper
 
 from ptqc.errors import ModelError
 from ptqc.ir.protos import reads
@@ -36,13 +36,17 @@ def labels(graph: onnx.GraphProto) -> dict[str, Labels]:
 
 
 def _labels(node: onnx.NodeProto) -> Labels:
-    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    given, none = {(each.name, each.type): each for each in node.attribute}, AttributeProto()
+    integers = given.get((INTEGERS, AttributeProto.INTS), none).ints
+    strings = given.get((STRINGS, AttributeProto.STRINGS), none).strings
     try:
-        result: Labels = list(values.get(INTEGERS, ())) or [label.decode() for label in values.get(STRINGS, ())]
+        result: Labels = list(integers) or [label.decode() for label in strings]
     except UnicodeDecodeError as error:
         raise ModelError(f"the ZipMap that gives {node.output[0]!r} has labels that are not text: {error}") from error
     if not result:
         raise ModelError(f"the ZipMap that gives {node.output[0]!r} has no class labels; export the model again")
+    if not node.input:
+        raise ModelError(f"the ZipMap that gives {node.output[0]!r} has no scores; export the model again")
     return result
 
 

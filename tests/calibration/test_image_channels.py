@@ -33,6 +33,18 @@ def test_the_convolution_behind_an_input_says_them(body: str, channels: int | No
     assert spec.shape == ("N", channels or "C", "H", "W")
 
 
+def test_values_that_meet_again_are_followed_once() -> None:
+    rounds = "".join(f"a{i} = Add(x{i}, half) b{i} = Mul(x{i}, half) x{i + 1} = Add(a{i}, b{i}) " for i in range(60))
+    model = parse(OPEN.format(f"x0 = Sub(x, half) {rounds} y = Relu(x60)"), **WEIGHTS)
+    assert channels_of(model.graph.inputs[0]) is None
+
+
+def test_a_long_chain_needs_no_recursion() -> None:
+    chain = "".join(f"x{i + 1} = Add(x{i}, half) " for i in range(1500))
+    model = parse(OPEN.format(f"x0 = Sub(x, half) {chain} y = Conv(x1500, w)"), **WEIGHTS)
+    assert channels_of(model.graph.inputs[0]) == 3
+
+
 def test_pictures_have_the_only_side_on_which_a_model_runs() -> None:
     model = parse(PATCHES, w=noise(4, 3, 8, 8), places=noise(1, 16, 4), form=np.array([0, 0, -1]))
     assert runnable_side(model, 0) == 32

@@ -98,6 +98,11 @@ def test_the_range_of_each_input_is_its_own():
     assert conform(sample | {"kinds": np.array([[0, -2, 1]])}, specs, 0)
 
 
+def test_tokens_may_be_moved_often():
+    moves = "".join(f"i{i + 1} = Identity(i{i}) " for i in range(1500))
+    assert tokens(f"i0 = Identity(ids) {moves} a = Gather(words, i1500)")[0].rows == 50
+
+
 def test_what_is_computed_of_tokens_is_not_checked():
     ids, kinds = tokens("m = Constant<value = int64 {49}>() i = Min(ids, m) a = Gather(words, i)")
     assert (ids.rows, kinds.rows) == (None, 2)

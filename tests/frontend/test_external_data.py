@@ -7,6 +7,7 @@ import pytest
 from linear_model import linear, refusal, write
 from onnx import TensorProto
 
+from ptqc import inspect
 from ptqc.execution.onnxruntime import run
 from ptqc.frontend import read_model
 
@@ -20,6 +21,13 @@ def external(folder: Path, **entries: object) -> Path:
     for key, value in {"location": "w.bin", "offset": 16, "length": 32, **entries}.items():
         tensor.external_data.add(key=key, value=str(value))
     return write(folder / "m.onnx", model)
+
+
+def test_refuses_a_location_that_is_no_text(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"w.bin", b"w.b\xffn"))
+    assert "at b'w.b\\xffn', which is not a path" in refusal(path)
+    assert "which is not a path" in str(inspect(path))
 
 
 def test_external_data_counts_in_size_and_digest(tmp_path: Path) -> None:

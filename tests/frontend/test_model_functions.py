@@ -104,3 +104,21 @@ def test_a_default_in_another_file_is_refused(tmp_path: Path, location: str) -> 
 )
 def test_a_bad_default_is_refused(tmp_path: Path, default: dict[str, Any], message: str) -> None:
     assert message in refusal(write(tmp_path / "m.onnx", with_default(**default)))
+
+
+def test_groups_may_be_an_attribute_of_a_function(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17, "f": 1]>
+    g (float[N,2,4,4] x) => (float[N,2,4,4] y) <float[2,1,1,1] w = {1, 2}> { y = f.conv <k = 2> (x, w) }
+    <domain: "f", opset_import: ["": 17]> conv <k> (x, w) => (y) { y = Conv <group: int = @k> (x, w) }"""
+    assert read_model(write(tmp_path / "m.onnx", onnx.parser.parse_model(text))).model.functions
+
+
+def test_a_weight_may_be_an_attribute_of_a_function(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17, "f": 1]>
+    g (float[N,2] x) => (float[N,2] y) { y = f.product <k = float[2,2] {0, 1, 2, 3}> (x) }
+    <domain: "f", opset_import: ["": 17]>
+    product <k> (x) => (y) { w = Constant <value: tensor = @k> ()  y = MatMul(x, w) }"""
+    source = read_model(write(tmp_path / "m.onnx", onnx.parser.parse_model(text)))
+    assert run(source.model, {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [[2, 4]]

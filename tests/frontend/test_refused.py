@@ -1,7 +1,8 @@
 """What is refused before any library sees it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,8 @@ from linear_model import WEIGHT, linear, refusal, write
 from onnx import TensorProto, helper, numpy_helper
 
 HUGE = 1 << 40
+
+Change = Callable[[onnx.ModelProto], None]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,22 @@ def test_refuses_what_is_no_model(tmp_path: Path, content: bytes, hint: str) -> 
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
     assert hint in refusal(path)
+
+
+def test_refuses_axes_that_are_no_text(tmp_path: Path) -> None:
+    model = linear()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "REPLACED"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"REPLACED", b"\xd2eplaced"))
+    assert "names an axis by what is not UTF-8 text (b'\\xd2eplaced')" in refusal(path)
+
+
+def test_refuses_values_that_are_no_text(tmp_path: Path) -> None:
+    model = linear()
+    model.graph.output[0].name = model.graph.node[1].output[0] = "REPLACED"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"REPLACED", b"\xd2eplaced"))
+    assert "names a value by what is not UTF-8 text" in refusal(path)
 
 
 @pytest.mark.parametrize("name", ["op_type", "domain"])
@@ -61,14 +80,14 @@ def no_opset(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
 
 
-def opset(version: int) -> Callable[[onnx.ModelProto], None]:
+def opset(version: int) -> Change:
     def change(model: onnx.ModelProto) -> None:
         model.opset_import[0].version = version
 
     return change
 
 
-def operator(op_type: str, domain: str = "") -> Callable[[onnx.ModelProto], None]:
+def operator(op_type: str, domain: str = "") -> Change:
     def change(model: onnx.ModelProto) -> None:
         model.graph.node[1].op_type = op_type
         model.graph.node[1].domain = domain
@@ -76,21 +95,28 @@ def operator(op_type: str, domain: str = "") -> Callable[[onnx.ModelProto], None
     return change
 
 
-def weight(array: np.ndarray) -> Callable[[onnx.ModelProto], None]:
+def weight(array: np.ndarray) -> Change:
     def change(model: onnx.ModelProto) -> None:
         model.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "w"))
 
     return change
 
 
-def dims(*sizes: int) -> Callable[[onnx.ModelProto], None]:
+def dims(*sizes: int) -> Change:
     def change(model: onnx.ModelProto) -> None:
         model.graph.initializer[0].dims[:] = sizes
 
     return change
 
 
-def data_type(number: int) -> Callable[[onnx.ModelProto], None]:
+def output_dims(*sizes: int) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, sizes))
+
+    return change
+
+
+def data_type(number: int) -> Change:
     def change(model: onnx.ModelProto) -> None:
         model.graph.initializer[0].data_type = number
 
@@ -140,6 +166,58 @@ def bad_attribute(model: onnx.ModelProto) -> None:
     model.graph.node[1].attribute.append(helper.make_attribute("unheard_of", 1))
 
 
+def normalization(kind: int, inputs: Sequence[str] = ("h", "s"), outputs: Sequence[str] = ("y",)) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.initializer.add(name="s", data_type=kind, dims=[2])
+        model.graph.node[1].CopyFrom(helper.make_node("SimplifiedLayerNormalization", inputs, outputs))
+
+    return change
+
+
+def classical(op_type: str, version: int, **attributes: Any) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node[1].CopyFrom(helper.make_node(op_type, ["h"], ["y"], domain="ai.onnx.ml", **attributes))
+        model.opset_import.add(domain="ai.onnx.ml", version=version)
+
+    return change
+
+
+def constant(*attributes: onnx.AttributeProto) -> Change:
+    """In place of the weight."""
+
+    def change(model: onnx.ModelProto) -> None:
+        del model.graph.initializer[:]
+        node = onnx.NodeProto(op_type="Constant", output=["w"], attribute=attributes)
+        model.graph.node.insert(0, node)
+
+    return change
+
+
+def value(**fields: Any) -> onnx.AttributeProto:
+    return onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, **fields)
+
+
+def attribute(op_type: str, name: str, number: int) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node[1].op_type = op_type
+        model.graph.node[1].attribute.append(helper.make_attribute(name, number))
+
+    return change
+
+
+def texts(model: onnx.ModelProto) -> None:
+    model.graph.initializer.add(name="s", data_type=TensorProto.STRING, dims=[2], string_data=[b"a", b"\xff"])
+
+
+def named(name: str) -> Change:
+    """The inner value."""
+
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node[0].output[0] = model.graph.node[1].input[0] = name
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -158,6 +236,9 @@ def bad_attribute(model: onnx.ModelProto) -> None:
         (weight(WEIGHT.astype(np.float64)), "float64"),
         (dims(-4, -2), "negative"),
         (dims(1 << 31, 1 << 31), "needs"),
+        (dims(*[1 << 62] * 100_000), "'w' has 100,000 axes; at most 64 are accepted"),
+        (dims(*[1 << 62] * 64), "needs"),
+        (output_dims(*[1 << 62] * 100_000), "'y' has 100,000 axes; at most 64 are accepted"),
         (dims(4, 3), "needs 48 bytes of data, it has 32"),
         (data_type(99), "unknown type 99"),
         (data_type(0), "no type"),
@@ -171,9 +252,28 @@ def bad_attribute(model: onnx.ModelProto) -> None:
         (bfloat16_output, "'y' is bfloat16, which NumPy has no type for; export the model with float32 or float16"),
         (double_input, "'x' is float64; float32 is expected: export it in float32, or give --cast-double"),
         (bad_attribute, "checker"),
+        (attribute("Conv", "group", 0), "the Conv node that gives 'y' has group = 0"),
+        (attribute("RandomNormalLike", "dtype", 1 << 40), "'y' has dtype = 1099511627776"),
+        (attribute("Cast", "to", -1), "'y' has to = -1"),
+        (texts, "'s' holds b'\\xff', which is not UTF-8"),
+        (named("a" * 4097), "aaa...' has 4,097 bytes; at most 4,096 are accepted"),
+        (named("a\0b"), "the name 'a\\x00b' has a NUL in it"),
+        (normalization(TensorProto.FLOAT, ["h"]), "does not define: SimplifiedLayerNormalization"),
+        (normalization(TensorProto.FLOAT, outputs=[]), "does not define: SimplifiedLayerNormalization"),
+        (normalization(TensorProto.STRING), "does not define: SimplifiedLayerNormalization"),
+        (normalization(999), "does not define: SimplifiedLayerNormalization"),
+        (classical("Normalizer", 1 << 40), "does not define: ai.onnx.ml:Normalizer"),
+        (classical("SVMRegressor", 1, support_vectors=[1.0], kernel_type=b"\xff"), "a kernel of the kind \ufffd"),
+        (constant(), "the Constant node that gives 'w' has no attributes; expected one of value,"),
+        (constant(helper.make_attribute("foo", 1)), "gives 'w' has foo; expected one of value,"),
+        (constant(helper.make_attribute("value", 1)), "gives 'w' has value; expected one of value,"),
+        (constant(value()), "gives 'w' has value; expected one of value,"),
+        (constant(value(t=TensorProto())), "no type"),
+        (constant(value(t=TensorProto()), helper.make_attribute("value_int", 1)), "has value, value_int; expected one"),
+        (constant(value(ref_attr_name="w")), "takes 'value' from the attributes of a function, and is in none"),
     ],
 )
-def test_refuses_bad_models(tmp_path: Path, change: Callable[[onnx.ModelProto], None], message: str) -> None:
+def test_refuses_bad_models(tmp_path: Path, change: Change, message: str) -> None:
     model = linear()
     change(model)
     assert message in refusal(write(tmp_path / "m.onnx", model))

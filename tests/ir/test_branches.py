@@ -3,7 +3,7 @@ import pytest
 from graphs import noise, parse
 from rewriting import rewrite
 
-from ptqc.ir.nodes import constant
+from ptqc.ir.nodes import constant, inline_known_branches
 from ptqc.passes.base import Probed
 from ptqc.passes.canonicalize.fold_constants import FoldConstants
 
@@ -80,3 +80,19 @@ def test_strings_stay_where_they_are() -> None:
     model = parse(graph, v=noise(2))
     FoldConstants().apply(Probed(model))
     assert list(model.graph.initializers) == ["v"]
+
+
+def test_large_branches_are_moved_in_little_time() -> None:
+    count = 1500
+
+    def branch(name: str) -> str:
+        nodes = "".join(f"a{i + 1} = Neg(a{i}) " for i in range(count))
+        return f"{name} () => (float[2] a{count}) {{ a0 = Neg(x) {nodes} }}"
+
+    graph = f"""g (float[2] x) => (float[2] y) {{
+        a1 = Abs(x) b = If(c) <then_branch = {branch("t")}, else_branch = {branch("e")}> y = Add(a1, b)
+    }}"""
+    model = parse(graph, c=np.array(True))
+    assert inline_known_branches(model)
+    names = [node.outputs[0].name for node in model.graph]
+    assert names == ["a1", *(f"a{i}_1" for i in range(count)), f"a{count}_1", "y"]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from compiling import proto
@@ -145,3 +146,35 @@ def test_libraries_read_draws_and_compute_lengths() -> None:
     np.testing.assert_allclose(Runner(fed).run({**feeds, **draws})["output"], values["output"], atol=1e-5)
     plain = ir.from_proto(proto("g (float[N,4] x) => (float[N,4] y) { y = Neg(x) }"))
     assert recorded.with_draws_fed(plain) is plain
+
+
+def test_many_draws_and_roundings_are_recorded_in_little_time() -> None:
+    count = 3000
+    draws = "".join(f"d{i} = RandomNormal <shape = [1]> () " for i in range(count))
+    rounded = "".join(f"f{i + 1} = Floor(f{i}) " for i in range(count))
+    model = proto(
+        f"""g (float[N,6] x) => (float[A] y) {{
+            {draws} h = MatMul(x, w) f0 = ReduceMax <keepdims = 0> (h)
+            {rounded} i = Cast <to = 7> (f{count}) n = Reshape(i, one) y = Expand(d0, n)
+        }}""",
+        w=noise(6, 4),
+        one=np.array([1]),
+    )
+    result = recorded.record(model)
+    assert [*result] == [*(f"d{i}.recorded" for i in range(count)), "i.recorded"]
+    assert [node.op_type for node in model.graph.node[:4]] == ["RandomNormal", "CastLike"] * 2
+
+
+def test_long_vectors_of_sizes_are_not_followed() -> None:
+    """Their numbers would fill all memory."""
+    doubled = "".join(f"s{i + 1} = Concat <axis = 0> (s{i}, s{i}) " for i in range(40))
+    main = '<ir_version: 8, opset_import: ["": 18, "f": 1]> g (float[N,6] x) => (float[1] d, int64[L] y)'
+    inside = f'<domain: "f", opset_import: ["": 18]> long (s0) => (s40) {{ {doubled} }}'
+    open_length = f"z = Constant <value_ints = [0]> () s = Shape(x) n = Shape(s) s0 = Slice(s, z, n) {doubled}"
+    for body, functions in (
+        (f"s0 = Shape(x) {doubled} y = Identity(s40)", ""),
+        (f"{open_length} y = Identity(s40)", ""),
+        ("s0 = Shape(x) y = f.long(s0)", inside),
+    ):
+        text = f"{main} {{ d = RandomNormal <shape = [1]> () {body} }} {functions}"
+        assert recorded.record(onnx.parser.parse_model(text)) == {"d.recorded": "RandomNormal"}

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from compiling import compiled, measured_model, proto, quick, samples, weight
-from onnx import TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper
 
 import ptqc
 from ptqc.artifact.folder import GOLDEN, Artifact
@@ -177,6 +177,31 @@ def test_labels_that_are_none_are_refused(tmp_path: Path, labels: Sequence[bytes
     model.graph.node[-1].attribute[0].strings.extend(labels)
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=message):
+        read_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        AttributeProto(name="classlabels_int64s", type=AttributeProto.INT, i=5),
+        AttributeProto(name="classlabels_strings", type=AttributeProto.STRING, s=b"abc"),
+        AttributeProto(name="classlabels_int64s", type=AttributeProto.INTS, ref_attr_name="labels"),
+        AttributeProto(name="classlabels_int64s"),
+    ],
+)
+def test_labels_of_another_type_are_none(tmp_path: Path, attribute: AttributeProto) -> None:
+    model = classifier(NUMBERS)
+    model.graph.node[-1].attribute[0].CopyFrom(attribute)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="has no class labels"):
+        read_model(tmp_path / "m.onnx")
+
+
+def test_maps_of_no_scores_are_refused(tmp_path: Path) -> None:
+    model = classifier(NUMBERS)
+    del model.graph.node[-1].input[:]
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="has no scores"):
         read_model(tmp_path / "m.onnx")
 
 

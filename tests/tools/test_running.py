@@ -1,7 +1,7 @@
 """`ptqc run`: the outputs that are written are those of the model."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
 from ptqc.errors import CalibrationError, ModelError, UsageError
+
+Change = Callable[[onnx.ModelProto], None]
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +128,55 @@ def test_functions_that_explode_are_refused(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(f"{main_graph}\n{calls}\n{last}"), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="expand to"):
         ptqc.run(tmp_path / "model.onnx", samples(4, count=2), output=tmp_path / "y.npz")
+
+
+def twice(model: onnx.ModelProto) -> None:
+    model.graph.node.append(model.graph.node[0])
+
+
+def map_input(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
+
+
+def typed(number: int) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.input[0].type.tensor_type.elem_type = number
+
+    return change
+
+
+def named(name: str) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node[0].output[0] = model.graph.output[0].name = name
+
+    return change
+
+
+def sparse(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.SPARSE_TENSOR)
+
+
+def function(model: onnx.ModelProto) -> None:
+    model.functions.add(name="f", domain="d", input=["a", "a"], output=["c"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (twice, "m.onnx: is damaged, .*'y' is redeclared"),
+        (map_input, "m.onnx: is damaged, .*Map types are not supported"),
+        (typed(99), "m.onnx: is damaged, .*99 is not a valid DataType"),
+        (typed(0), "input 'x': has type UNDEFINED"),
+        (named("a" * 70_000), "m.onnx: the name 'a+...' has 70,000 bytes"),
+        (named("a\0b"), "m.onnx: the name .* has a NUL in it"),
+        (sparse, "m.onnx: is damaged, .*Sparse tensors are not supported"),
+        (function, "m.onnx: is damaged"),
+    ],
+)
+def test_malformed_models_are_refused(tmp_path: Path, change: Change, message: str) -> None:
+    model = proto("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+    change(model)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises((ModelError, CalibrationError), match=message) as raised:
+        ptqc.run(tmp_path / "m.onnx", samples(4, count=2), output=tmp_path / "y.npz")
+    assert "\n" not in str(raised.value)

@@ -20,9 +20,9 @@ from ptqc.calibration.texts import Texts, with_tokenizer
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.frontend.in_memory import Model, file_of
-from ptqc.frontend.model_files import parse, read_bytes
-from ptqc.frontend.operators import check_functions, drop_annotations
-from ptqc.frontend.tensors import check_tensors, external_files
+from ptqc.frontend.model_files import parse, read_bytes, translating
+from ptqc.frontend.operators import check_constants, check_functions, drop_annotations
+from ptqc.frontend.tensors import check_name, check_tensors, external_files
 from ptqc.ir import recorded, zipmaps
 from ptqc.ir.external import hold_external
 from ptqc.ir.layers import find_caches
@@ -203,6 +203,9 @@ def file_contender(
         data = read_bytes(path)
         proto = parse(data)
         check_functions(proto)
+        check_constants(proto)
+        for value in (*proto.graph.input, *proto.graph.output):
+            check_name(value.name)
         check_tensors(proto, path)
         files = external_files(proto, path.parent)
         drop_annotations(proto)  # marks that ptqc puts into models in memory may stand in the file
@@ -213,7 +216,8 @@ def file_contender(
             proto = recorded.with_inputs(proto, stand_ins)
         elif recording:
             stand_ins = recorded.record(proto)
-        model = ir.from_proto(proto)
+        with translating():
+            model = ir.from_proto(proto)
         recorded.remember(model, stand_ins)
         hold_external(model, path.parent, mapped=True, own=path)
     except ModelError as error:
