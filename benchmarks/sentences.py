@@ -409,8 +409,8 @@ SENTENCES = (
     Sentence("docs/deploy/litert.md", "{} to {} % of the float32 file ({} % for a network", lambda: shares(LITERT)),
     Sentence(
         "docs/deploy/qdq.md",
-        "On {} networks at 25 %, the QDQ model diverged {} to {} times as much as the packed file in OpenVINO, and {} to "
-        "{} times in the HTP",
+        "On {} networks at 25 %, the QDQ model diverged {} to {} times as much as the packed file in OpenVINO, and {} "
+        "to {} times in the HTP",
         lambda: (networks_in(OPENVINO), *diverged(OPENVINO), *diverged(HTP)),
     ),
     Sentence(

@@ -43,6 +43,7 @@ def test_external_data_counts_in_size_and_digest(tmp_path: Path) -> None:
     ("entries", "message"),
     [
         ({"location": "gone.bin"}, "missing"),
+        ({"location": "x" * 300}, "missing"),
         ({"location": "/etc/passwd"}, "inside the model's folder"),
         ({"location": "C:\\w.bin"}, "inside the model's folder"),
         ({"location": "../w.bin"}, "inside the model's folder"),

@@ -159,7 +159,8 @@ def _refused(path: Path, refusal: str) -> Inspection:
     inputs = tuple(_declared(value) for value in graph.input if value.name not in constants)
     operators = Counter(node.op_type for node in graph.node)
     outputs = tuple(map(_declared, graph.output))
-    missing = tuple(sorted(name for name, file in external_files(proto, path.parent).items() if not file.is_file()))
+    files = external_files(proto, path.parent)
+    missing = tuple(sorted(name for name, file in files.items() if not os.path.isfile(file)))  # noqa: PTH113 - any name
     opset = opsets.get("")
     return Inspection(
         str(path), len(data), opset, inputs, outputs, _ordered(operators), refusal=refusal, missing=missing
