@@ -81,9 +81,10 @@ def test_every_figure_with_a_unit_follows_from_data(document: str) -> None:
 
 
 def test_no_runtime_scores_otherwise_than_the_packed_file() -> None:
-    """By more than two standard errors, as docs/deploy/qdq.md says."""
+    """By more than two standard errors, as docs/deploy/qdq.md says; two networks are not scored sample by sample."""
     scored = [row for row in figures.rows("runtimes") if "score" in row]
-    assert len({row["task"] for row in scored}) == len({row["task"] for row in figures.rows("runtimes")})
+    unscored = {row["task"] for row in figures.rows("runtimes")} - {row["task"] for row in scored}
+    assert unscored == {"digits_resnet_dw", "espcn_x3_224"}
     assert all(abs(row["score_difference"]) <= 2 * row["score_difference_se"] for row in scored)
 
 
