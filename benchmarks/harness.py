@@ -287,9 +287,11 @@ def call(command: Sequence[str], limit: float, log: Path) -> int | None:
 
     It imports the ptqc of this checkout, wherever the environment has one installed. limit: seconds that it may take.
     """
-    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with log.open("w", encoding="utf-8") as written:
-        process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=written, stderr=written, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=written, stderr=written, start_new_session=True
+        )
         try:
             return process.wait(limit)
         except subprocess.TimeoutExpired:

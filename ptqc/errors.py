@@ -20,6 +20,7 @@
 The numbers are exit codes.
 """
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,11 @@ from typing import Any
 UNREADABLE = (OSError, ValueError, RecursionError)
 # What taking apart what was read raises where it has another form than expected.
 MALFORMED = (ValueError, RecursionError, LookupError, TypeError, AttributeError, ArithmeticError)
+
+# What disks and other limits of a machine give, as numbers of an OSError.
+LIMITS = frozenset(
+    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EFBIG", "EMFILE", "ENFILE", "ENOMEM")
+)
 
 
 class PtqcError(Exception):

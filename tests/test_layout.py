@@ -59,6 +59,11 @@ def modules(room: str) -> dict[str, Path]:
     return {dotted(room, path.relative_to(folder)): path for path in files}
 
 
+def everywhere() -> dict[str, Path]:
+    """The modules of all rooms."""
+    return {name: path for room in ROOMS for name, path in modules(room).items()}
+
+
 @cache
 def parsed(path: Path) -> ast.Module:
     """The tree of a module."""
@@ -104,7 +109,7 @@ def layer(name: str) -> int:
 @cache
 def imported() -> list[tuple[str, str]]:
     """Every import of one module of ptqc by another."""
-    files = {name: path for room in ROOMS for name, path in modules(room).items()}
+    files = everywhere()
     return [(name, other) for name, path in files.items() for other in needed(name, path, files) if other != name]
 
 
@@ -246,8 +251,8 @@ UNPICKLING = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "s
 
 def test_nothing_opens_connections_or_unpickles() -> None:
     """Only fsspec and Ray connect, where their user names an address."""
-    files = [(name, path) for room in ROOMS for name, path in modules(room).items()]
-    roots = {(name, other.partition(".")[0]) for name, path in files for other in imports(name, path)}
+    files = everywhere()
+    roots = {(name, other.partition(".")[0]) for name, path in files.items() for other in imports(name, path)}
     assert {(name, root) for name, root in roots if root in CONNECTING | UNPICKLING} == set()
-    texts = {name: path.read_text(encoding="utf-8") for name, path in files}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     assert [name for name, text in texts.items() if re.search(r"allow_pickle\s*=\s*True", text)] == []

@@ -427,8 +427,8 @@ def _growth(step: Mapping[str, Any]) -> float:
     """How many times longer a step may make a text, roughly."""
     if step["type"] == "Sequence":
         return math.prod((_growth(each) for kind in SEQUENCES for each in step.get(kind, ())), start=1.0)
-    if step["type"] == "Replace" and (found := step["pattern"].get("String")):
-        return max(1.0, len(step["content"]) / len(found))
+    if step["type"] == "Replace" and (replaced := step["pattern"].get("String")):
+        return max(1.0, len(step["content"]) / len(replaced))
     if step["type"] == "Replace":  # an expression may match between any two letters
         return 1.0 + len(step["content"])
     return max(1, len(step["single"])) if step["type"] == "TemplateProcessing" else GROWING.get(step["type"], 1)

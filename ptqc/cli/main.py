@@ -1,7 +1,6 @@
 """The process `ptqc`: runs one command and turns whatever goes wrong into an exit code and a line."""
 
 import argparse
-import errno
 import os
 import re
 import shlex
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 from ptqc.cli.commands import TEXTS, document, flag
 from ptqc.cli.parser import parse
-from ptqc.errors import InternalError, Interrupted, PtqcError
+from ptqc.errors import LIMITS, InternalError, Interrupted, PtqcError
 from ptqc.utils import interrupts
 from ptqc.utils.interrupts import MESSAGE, Stopped
 from ptqc.utils.memory import lacks_memory
@@ -26,10 +25,6 @@ OUT_OF_MEMORY = "out of memory; give it more, or fewer --samples, and run the sa
 # What these commands find is their result, no fault of ptqc: it needs no trace.
 CHECKING = ("verify", "bisect")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-# What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
-ENVIRONMENT = {
-    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EFBIG", "EMFILE", "ENFILE", "ENOMEM")
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if lacks_memory(error):
             return failed(Interrupted.__name__, OUT_OF_MEMORY, Interrupted.exit_code)
-        if isinstance(error, OSError) and error.errno in ENVIRONMENT:
+        if isinstance(error, OSError) and error.errno in LIMITS:  # any other one that gets here is a fault of ptqc
             message = f"{_one_line(error)}: fix that, and run the same command again"
             return failed(Interrupted.__name__, message, Interrupted.exit_code)
         return failed(type(error).__name__, _internal_fault(error, words), InternalError.exit_code)

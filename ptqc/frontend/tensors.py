@@ -14,7 +14,7 @@ from ptqc.errors import ModelError
 from ptqc.frontend.operators import check_text
 from ptqc.ir.external import OWN
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.protos import every_graph, every_node, label, reads, subgraphs
+from ptqc.ir.protos import every_graph, every_node, inferring, label, reads, subgraphs
 
 REDO = "export or download the model again"
 
@@ -184,10 +184,8 @@ def check_sizes(model: onnx.ModelProto) -> None:
 
     Without data propagation: with it, shape inference itself runs out of memory on such models.
     """
-    try:
+    with inferring():
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=False)
-    except Exception as error:  # the library's own error types
-        raise ModelError(f"shapes do not fit together: {error}; export the model again") from error
     for graph in every_graph(inferred):
         for value in (*graph.input, *graph.value_info, *graph.output):
             dims = value.type.tensor_type.shape.dim

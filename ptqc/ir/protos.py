@@ -1,9 +1,12 @@
 """A node of a protobuf model and the graphs inside it, and a model's interface as protobuf."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
+
+from ptqc.errors import ModelError
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -71,6 +74,15 @@ def every_graph(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     yield model.graph
     for node in every_node(model):
         yield from subgraphs(node)
+
+
+@contextmanager
+def inferring() -> Iterator[None]:
+    """Within it, whatever shape inference raises is a ModelError."""
+    try:
+        yield
+    except Exception as error:  # the library's own error types
+        raise ModelError(f"shapes do not fit together: {error}; export the model again") from error
 
 
 def label(node: onnx.NodeProto) -> str:

@@ -18,7 +18,7 @@ from onnx import helper, inliner
 from ptqc.errors import ModelError
 from ptqc.ir.nodes import bypass, has_long_vector, remove_dead, replace_node
 from ptqc.ir.operators import OPERATORS, Trait, named
-from ptqc.ir.protos import label, reads
+from ptqc.ir.protos import inferring, label, reads
 
 # Of the graph's metadata.
 KEY = "ptqc.recorded"
@@ -69,8 +69,8 @@ def record(model: onnx.ModelProto) -> dict[str, str]:
 def _let_read(graph: onnx.GraphProto, values: Mapping[str, str], types: Mapping[str, onnx.TypeProto]) -> dict[str, str]:
     """Have values read from inputs; by name, that input. values: the same, with "" for inputs that are to be named."""
     taken, inputs, computed = _names(graph), dict[str, str](), dict[str, str]()
-    for name, given in values.items():
-        inputs[name] = source = given or _unused(f"{name}.{SUFFIX}", taken)
+    for name, stated in values.items():
+        inputs[name] = source = stated or _unused(f"{name}.{SUFFIX}", taken)
         computed[name] = _unused(f"{name}.computed", taken)
         taken |= {source, computed[name]}
         value = onnx.ValueInfoProto(name=source)
@@ -104,26 +104,19 @@ def _unused(name: str, taken: set[str]) -> str:
 
 def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Types of inner values, as far as they can be inferred; drawn numbers are float32 unless they say otherwise."""
-    inferred = _inferred(model)
-    types = {value.name: value.type for value in (*inferred.graph.value_info, *inferred.graph.output)}
+    infer = onnx.shape_inference.infer_shapes
+    with inferring():
+        # Data propagation follows each element of a vector, in functions as well.
+        whole = inliner.inline_local_functions(model) if model.functions else model
+        is_long = has_long_vector(ir.from_proto(infer(whole, data_prop=False)))
+        graph = infer(model, data_prop=not is_long).graph
+    types = {value.name: value.type for value in (*graph.value_info, *graph.output)}
     for node in model.graph.node:
         for name in (name for name in node.output if name not in types):
             kinds = [attribute.i for attribute in node.attribute if attribute.name in ("dtype", "to")]
             kind = kinds[0] if kinds else DRAWN_TYPES.get(node.op_type, onnx.TensorProto.FLOAT)
             types[name] = helper.make_tensor_type_proto(kind, [None, None] if node.op_type == CHOOSING else None)
     return types
-
-
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """With the sizes that values say, where none of these is in a long vector."""
-    try:
-        result = onnx.shape_inference.infer_shapes(model, data_prop=False)
-        inlined = inliner.inline_local_functions(model) if model.functions else model
-        whole = onnx.shape_inference.infer_shapes(inlined, data_prop=False) if model.functions else result
-        is_long = has_long_vector(ir.from_proto(whole))
-        return result if is_long else onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:  # the library's own error types
-        raise ModelError(f"shapes do not fit together: {error}; export the model again") from error
 
 
 def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -36,9 +36,9 @@ def labels(graph: onnx.GraphProto) -> dict[str, Labels]:
 
 
 def _labels(node: onnx.NodeProto) -> Labels:
-    given, none = {(each.name, each.type): each for each in node.attribute}, AttributeProto()
-    integers = given.get((INTEGERS, AttributeProto.INTS), none).ints
-    strings = given.get((STRINGS, AttributeProto.STRINGS), none).strings
+    attributes, absent = {(each.name, each.type): each for each in node.attribute}, AttributeProto()
+    integers = attributes.get((INTEGERS, AttributeProto.INTS), absent).ints
+    strings = attributes.get((STRINGS, AttributeProto.STRINGS), absent).strings
     try:
         result: Labels = list(integers) or [label.decode() for label in strings]
     except UnicodeDecodeError as error:

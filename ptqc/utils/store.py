@@ -25,9 +25,10 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
-from ptqc.errors import MALFORMED, UNREADABLE, Interrupted, UsageError
+from ptqc.errors import LIMITS, MALFORMED, UNREADABLE, Interrupted, UsageError
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
+from ptqc.utils.memory import lacks_memory
 from ptqc.utils.scratch import PREFIX
 
 # Arrays of a safetensors file, mapped into memory: the system reads what is looked at, and may let go of it again.
@@ -396,8 +397,6 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 # is as if there were none.
 
 COPIES, OBJECT = "shared", "entry.zip"
-# What this machine gives while an object is unpacked; any other error is of the object.
-LIMITS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM")}
 
 
 def store_at(cache: str | Path | None) -> Store:
@@ -483,7 +482,7 @@ class SharedStore(Store):
                 with zipfile.ZipFile(temporary / OBJECT) as archive:
                     archive.extractall(temporary / name)
             except Exception as error:  # each way to compress and to encrypt has errors of its own
-                if isinstance(error, MemoryError) or getattr(error, "errno", None) in LIMITS:
+                if lacks_memory(error) or getattr(error, "errno", None) in LIMITS:  # of this machine, not of the object
                     raise
                 return False
             self._take(temporary / name)

@@ -99,8 +99,8 @@ def test_a_kernel_that_went_missing_is_found(copy: Path) -> None:
 
 
 def test_other_golden_outputs_are_found(copy: Path) -> None:
-    kept = Golden.read(copy / GOLDEN)
-    changed = Golden(kept.inputs, tuple({"y": sample["y"] * 1.1} for sample in kept.outputs))
+    stored = Golden.read(copy / GOLDEN)
+    changed = Golden(stored.inputs, tuple({"y": sample["y"] * 1.1} for sample in stored.outputs))
     (copy / GOLDEN).write_bytes(changed.to_bytes())
     seal(copy)
     with pytest.raises(VerificationError, match=r"output 'y' of model\.onnx differs"):
@@ -108,8 +108,8 @@ def test_other_golden_outputs_are_found(copy: Path) -> None:
 
 
 def test_outputs_of_another_type_are_found(copy: Path) -> None:
-    kept = Golden.read(copy / GOLDEN)
-    changed = Golden(kept.inputs, tuple({"y": sample["y"].astype(np.float16)} for sample in kept.outputs))
+    stored = Golden.read(copy / GOLDEN)
+    changed = Golden(stored.inputs, tuple({"y": sample["y"].astype(np.float16)} for sample in stored.outputs))
     (copy / GOLDEN).write_bytes(changed.to_bytes())
     seal(copy)
     with pytest.raises(VerificationError, match="another type or shape"):
@@ -117,8 +117,8 @@ def test_outputs_of_another_type_are_found(copy: Path) -> None:
 
 
 def test_outputs_that_the_file_does_not_give_are_found(copy: Path) -> None:
-    kept = Golden.read(copy / GOLDEN)
-    changed = Golden(kept.inputs, tuple({**sample, "z": sample["y"]} for sample in kept.outputs))
+    stored = Golden.read(copy / GOLDEN)
+    changed = Golden(stored.inputs, tuple({**sample, "z": sample["y"]} for sample in stored.outputs))
     (copy / GOLDEN).write_bytes(changed.to_bytes())
     seal(copy)
     with pytest.raises(VerificationError, match=r"model\.onnx does not give the recorded outputs 'z'"):
@@ -126,8 +126,8 @@ def test_outputs_that_the_file_does_not_give_are_found(copy: Path) -> None:
 
 
 def test_a_rounding_of_another_machine_is_told(copy: Path) -> None:
-    kept = Golden.read(copy / GOLDEN)
-    changed = Golden(kept.inputs, tuple({"y": sample["y"] * np.float32(1.001)} for sample in kept.outputs))
+    stored = Golden.read(copy / GOLDEN)
+    changed = Golden(stored.inputs, tuple({"y": sample["y"] * np.float32(1.001)} for sample in stored.outputs))
     (copy / GOLDEN).write_bytes(changed.to_bytes())
     seal(copy)
     assert "to 1.0e-03 of their size" in ptqc.verify(copy).checks["golden"]
@@ -185,8 +185,8 @@ def test_what_is_no_golden_sample_is_refused(tmp_path: Path, arrays: dict[str, n
 
 
 def test_golden_texts_are_read(tmp_path: Path) -> None:
-    kept = Golden(({"t": np.array(["ä", "bc"])},), ({"y": X},))
-    (tmp_path / GOLDEN).write_bytes(kept.to_bytes())
+    stored = Golden(({"t": np.array(["ä", "bc"])},), ({"y": X},))
+    (tmp_path / GOLDEN).write_bytes(stored.to_bytes())
     assert Golden.read(tmp_path / GOLDEN).inputs[0]["t"].tolist() == ["ä", "bc"]
 
 
@@ -201,8 +201,8 @@ def test_large_samples_are_kept_alone() -> None:
         '<ir_version: 8, opset_import: ["": 18]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
     )
     feeds = [{"x": np.ones(golden.MOST_BYTES // 4, np.float32)}] * 3
-    kept, distances = golden.take(onnx_ir.from_proto(model), model, feeds)
-    assert len(kept.inputs) == len(kept.outputs) == 1
+    stored, distances = golden.take(onnx_ir.from_proto(model), model, feeds)
+    assert len(stored.inputs) == len(stored.outputs) == 1
     assert distances == {"y": 0.0}
 
 
@@ -231,31 +231,31 @@ def of_library(folder: Path, name: str, document: dict[str, Any], targets: tuple
 def test_a_golden_batch_that_a_library_cuts_is_compared_as_cut(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library built for one sample a run; the golden sample has three."""
     runner, x = Runner(copy / MODEL), samples(3, 8, 8)[:3]
-    kept = Golden(({"x": x}, {"x": x[:1]}), (runner.run({"x": x}), runner.run({"x": x[:1]})))
+    stored = Golden(({"x": x}, {"x": x[:1]}), (runner.run({"x": x}), runner.run({"x": x[:1]})))
     seen = {"x": {"dtype": "float32", "shape": [1, 3, 8, 8], "low": 0.0, "high": 1.0}}
     of_cuda = of_library(copy, "cuda", {"by_run": True, "seen": seen}, ("cuda",))
     result = {f"sample {index}": runner.run({"x": x[:1]}) for index in range(2)}
     monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
     monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], [EMULATED], outputs=result))
-    assert verify._library(of_cuda, kept).endswith("the CUDA library gives the recorded outputs on 2 golden samples")
+    assert verify._library(of_cuda, stored).endswith("the CUDA library gives the recorded outputs on 2 golden samples")
     result["sample 0"] = {"y": result["sample 0"]["y"] * 2}
     with pytest.raises(VerificationError, match="output 'y' of the CUDA library differs"):
-        verify._library(of_cuda, kept)
+        verify._library(of_cuda, stored)
 
 
 def test_of_two_libraries_each_is_held_to_the_recorded_outputs(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Golden.read(copy / GOLDEN)
+    stored = Golden.read(copy / GOLDEN)
     of_library(copy, "cuda", {"by_run": False}, ("cpu", "cuda"))
     both = of_library(copy, "cpu", {"by_run": False}, ("cpu", "cuda"))
-    result = {f"sample {index}": dict(outputs) for index, outputs in enumerate(kept.outputs)}
+    result = {f"sample {index}": dict(outputs) for index, outputs in enumerate(stored.outputs)}
     both.native.return_value.run = Runner(copy / MODEL).run
     monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
     monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], ["avx2", EMULATED], outputs=result))
-    compared = verify._library(both, kept)
+    compared = verify._library(both, stored)
     assert "; the native library gives the recorded outputs on " in compared
     assert "; the CUDA library gives the recorded outputs on " in compared
     result["sample 0"]["y"] = result["sample 0"]["y"] * 2
     with pytest.raises(VerificationError, match="output 'y' of the CUDA library differs"):
-        verify._library(both, kept)
+        verify._library(both, stored)
     result.clear()
-    assert verify._library(both, kept).endswith("; the CUDA library as a whole would take the emulator too long")
+    assert verify._library(both, stored).endswith("; the CUDA library as a whole would take the emulator too long")

@@ -283,8 +283,8 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     assert not {"link", "iframe", "object", "base"} & set(page.tags)
     assert all(value.startswith("data:image/jpeg;base64,") for name, value in page.attributes if name == "src")
     script = html.partition("<script>")[2].partition("</script>")[0]
-    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     assert policy in [value for name, value in page.attributes if name == "content"]
     assert not [name for name, _ in page.attributes if name.startswith("on")]  # which the policy does not let run
     assert not re.search(r"https?://|@import", html)

@@ -99,9 +99,9 @@ def test_what_cannot_be_unpacked_is_none(machines: Machines, flags: int, method:
     system, _ = one.place
     data = bytearray(system.cat_file(one._object(name)))
     for mark, *places in HEADERS:
-        for found in re.finditer(re.escape(mark), bytes(data)):
+        for header in re.finditer(re.escape(mark), bytes(data)):
             for place, number in zip(places, (flags, method), strict=True):
-                data[found.start() + place] = number
+                data[header.start() + place] = number
     system.pipe_file(one._object(name), bytes(data))
     assert two.get(KEY) is None
     assert list(two.folder.iterdir()) == []
