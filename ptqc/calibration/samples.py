@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import BinaryIO, TypeVar, overload
 
@@ -246,6 +246,7 @@ def collect(
 ) -> Samples:
     """Read at most `limit` samples from anything `open_source` accepts, check each, and spool them into `directory`.
 
+    Where there are more, they are evenly spread; those of an iterator, whose number nobody knows, are its first.
     progress: called after each sample with the number done and the number expected, if known. rows: takes batches of a
     model apart that leaves the size of a batch open (`OpenBatches`).
     Raises CalibrationError for data that do not fit the inputs or a reader that raises (its exception is the cause),
@@ -253,7 +254,7 @@ def collect(
     """
     if limit < 1:
         raise CalibrationError(f"a limit of {limit} calibration samples, expected at least 1")
-    stream = open_source(source, inputs, limit, preprocessing)
+    stream = _spread_out(open_source(source, inputs, limit, preprocessing), inputs, limit, rows)
     records: list[_Record] = []
     unbatched: set[str] = set()
     with _spooling(directory), (directory / DATA).open("wb") as file:
@@ -267,6 +268,25 @@ def collect(
     notes = (*_notes(stream, records, preprocessing), *map(_added_axis, sorted(unbatched)))
     images = preprocessing if stream.holds_images else None
     return Samples(directory, tuple(records), notes, preprocessing=images, texts=stream.texts)
+
+
+def _spread_out(
+    stream: SampleSource, inputs: Sequence[InputSpec], limit: int, rows: Callable[[Feeds], Sequence[Feeds]] | None
+) -> SampleSource:
+    """The source itself, or evenly spread items of a list that has more than `limit` samples.
+
+    All items are taken to hold as many samples as the first.
+    """
+    if not stream.items:
+        return stream
+    held = sum(1 for _ in checked(replace(stream, samples=iter(stream.items[:1])), inputs, limit, rows))
+    places = spread(len(stream.items), ceil(limit / held))
+    if len(places) == len(stream.items):
+        return stream
+    samples = (stream.items[place] for place in places)
+    if held > 1:
+        return replace(stream, samples=samples, count=limit)
+    return replace(stream, samples=samples, available=len(stream.items), places=places)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of
 from ptqc.utils.imports import imported, is_named
+from ptqc.utils.lazy import Lazy
 from ptqc.utils.memory import available_bytes
 from ptqc.utils.store import file_digest
 
@@ -64,6 +65,7 @@ class SampleSource:
     description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
     files: where each sample is a file, their names in order. batches: whether an item may hold several samples, the
     rows of a batch. places: of the samples in the data, where a subset of them is read. texts: how texts were read.
+    items: of a list, all that there are, so that a subset can be read in place of the stream.
     """
 
     samples: Iterator[Mapping[str, Any]]
@@ -75,6 +77,7 @@ class SampleSource:
     batches: bool = False
     places: Sequence[int] = ()
     texts: TextSettings | None = None
+    items: Sequence[Mapping[str, Any]] = ()
 
     def place(self, index: int) -> int:
         """The place in the data of a sample of the stream, by which messages name it."""
@@ -94,7 +97,7 @@ def open_source(
 ) -> SampleSource:
     """Open what the user gave: a path, `module:function`, a reader, an iterable or arrays.
 
-    Folders and stacked arrays with more than `limit` samples give an evenly spread subset, iterators their first.
+    Folders and stacked arrays with more than `limit` samples give an evenly spread subset, iterables a stream of all.
     Items of an iterable are dicts, or arrays (tuples of them) in the order of the model's inputs. Labels beside the
     inputs are left out: an array `labels`, or integers behind the arrays of a tuple.
     Raises CalibrationError, naming the file or the entry, for anything that cannot be read.
@@ -455,7 +458,12 @@ def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: st
         count = min(len(source), limit) if hasattr(source, "__len__") else None
     except Exception as error:  # iter() and len() of the user's object may raise anything
         raise CalibrationError(f"cannot read calibration samples from {where} ({error}); give {ACCEPTED}") from error
-    return SampleSource(_named(items, inputs), where, count, batches=True)
+    # What is iterated in its own way, such as a DataLoader of PyTorch, may not be indexed in the same.
+    item: Any = getattr(source, "__getitem__", None)
+    if count is None or item is None or (hasattr(source, "__iter__") and not isinstance(source, Sequence)):
+        return SampleSource(_named(items, inputs), where, count, batches=True)
+    listed = Lazy(lambda index: _feeds(item(index), inputs, index), len(source))  # type: ignore[arg-type]
+    return SampleSource(_named(items, inputs), where, count, batches=True, items=listed)
 
 
 def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Mapping[str, Any]]:

@@ -243,6 +243,42 @@ def test_a_subset_is_noted(tmp_path):
     assert [note.message for note in samples.notes] == ["40 of the 100 samples given are used, evenly spread"]
 
 
+class Dataset:
+    """Indexed and not iterated, as those of PyTorch are."""
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if index >= 100:
+            raise IndexError(index)
+        return np.full((1, 4), index, np.float32), index % 10
+
+
+@pytest.mark.parametrize("source", [[item for item, _ in map(Dataset().__getitem__, range(100))], Dataset()])
+def test_of_a_long_list_evenly_spread_items_are_taken(source, tmp_path):
+    samples = collect(source, [X], tmp_path, 4)
+    assert [int(feeds["x"][0, 0]) for feeds in samples] == [0, 33, 66, 99]
+    assert samples.notes[0].message == "4 of the 100 samples given are used, evenly spread"
+    assert samples.names[1] == "samples[33]"
+    assert len(collect(source, [X], tmp_path / "all", 100)) == 100
+
+
+def test_of_a_list_of_batches_evenly_spread_ones_are_taken(tmp_path):
+    batches = [np.full((2, 1, 2), index, np.float32) for index in range(9)]
+    samples = collect(batches, [InputSpec("x", np.dtype(np.float32), (1, 2))], tmp_path, 6)
+    assert [int(feeds["x"][0, 0]) for feeds in samples] == [0, 0, 4, 4, 8, 8]
+
+
+def test_of_what_is_iterated_in_its_own_way_the_first_are_taken(tmp_path):
+    class Shuffled(Dataset):
+        def __iter__(self):
+            return (self[index] for index in range(99, -1, -1))
+
+    samples = collect(Shuffled(), [X], tmp_path, 3)
+    assert [int(feeds["x"][0, 0]) for feeds in samples] == [99, 98, 97]
+
+
 def test_samples_of_a_subset_are_named_by_their_rows_in_the_data(tmp_path):
     rows = np.arange(400, dtype=np.float32).reshape(100, 4)
     samples = collect(rows, [X], tmp_path, 5)
