@@ -35,6 +35,7 @@ from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_lay
 from ptqc.passes.allocate.allocation import Problem, best_choice, smallest_in_flash, smallest_within
 from ptqc.passes.allocate.choose_activations import ChooseActivations, clock_of
 from ptqc.passes.allocate.constraints.criteria import (
+    CERTAIN,
     CONFIDENCE,
     DROP,
     LOSS_UNITS,
@@ -435,7 +436,10 @@ def loss_report(budget: LossBudget, verdict: Verdict, loss_unit: str) -> BudgetR
             for number, one in enumerate(verdict.rounds)
         ],
     }
-    return BudgetReport(document, () if verdict.is_kept else (_missed(budget, verdict, judged, needed),))
+    missed = () if verdict.is_kept else (_missed(budget, verdict, judged, needed),)
+    certainty = verdict.criterion.certainty
+    unlike = () if certainty is None or certainty < CERTAIN else (_too_certain(certainty),)
+    return BudgetReport(document, (*missed, *unlike))
 
 
 def _to_json(lost: Lost) -> dict[str, Any]:
@@ -453,6 +457,15 @@ def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | No
     if needed is not None:
         more = f"about {max(needed - judged.samples, 1):,} samples more would show that it is kept"
     message = f"{text}, but it may lose up to {shown(judged.bound)}, over the budget of {budget}: {more}"
+    return Note(STEP, "", message, Level.WARNING)
+
+
+def _too_certain(certainty: float) -> Note:
+    message = (
+        f"the float model gives its top class a mean probability of {certainty:.3f} on the judging samples, as models "
+        "do on samples that they were trained on; if these are, the file may lose many times as much on new ones: "
+        "give samples that training did not use"
+    )
     return Note(STEP, "", message, Level.WARNING)
 
 

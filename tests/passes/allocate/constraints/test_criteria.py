@@ -75,6 +75,17 @@ def test_a_mean_loss_is_that_of_the_outputs(x: np.ndarray, splits: Splits) -> No
     assert (held.samples, judged.samples, criterion.judges) == (20, 40, 40)
 
 
+def test_how_certain_a_classifier_is_of_the_judges(x: np.ndarray, splits: Splits, tmp_path: Path) -> None:
+    odds = np.exp(x[20:].astype(np.float64))
+    expected = (odds.max(1) / odds.sum(1)).mean()
+    for criterion in (MeanLoss(0.1, "nat", splits), SameClass(0.1, "%same", splits)):
+        assert criterion.certainty == pytest.approx(expected)
+    assert MeanLoss(0.1, "relative", replace(splits, kinds={"y": Regression(1)})).certainty is None
+    maps = spooled(list(np.ones((4, 2, CLASSES), np.float32)), tmp_path / "maps")
+    several = replace(splits, judging=maps)
+    assert MeanLoss(0.1, "nat", several).certainty is None
+
+
 def test_top_classes_are_counted_exactly(x: np.ndarray, splits: Splits) -> None:
     criterion = SameClass(0.05, "%same", splits)
     differing = int((x[20:].argmax(1) != 2).sum())  # the first two classes change places

@@ -18,6 +18,7 @@ from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.losses import OutputLoss
 from ptqc.losses.classes import Logits
+from ptqc.notes import Level
 from ptqc.passes.allocate.constraints import loss
 from ptqc.passes.allocate.constraints.criteria import Criterion, Lost, mean_at_most
 from ptqc.passes.allocate.constraints.loss import CLOSE, ROUNDS, LossBudget, Round, Verdict, loss_report
@@ -148,6 +149,15 @@ def test_what_is_missed_says_what_helps() -> None:
         check_budgets({"loss": text})
     assert missed.value.figures == {"budget": "0.01nat", "limit": 0.01, "value": 0.012, "unit": "nat"}
     check_budgets({"loss": loss_report(budget, result, "nat")})
+
+
+@pytest.mark.parametrize(("certainty", "is_told"), [(0.996, True), (0.95, False), (None, False)])
+def test_samples_that_a_model_was_probably_trained_on_are_told(certainty: float | None, is_told: bool) -> None:
+    result = verdict_of(0.008)
+    certain: Any = SimpleNamespace(certainty=certainty, limit=0.01)
+    notes = loss_report(LossBudget(0.01, "nat"), replace(result, criterion=certain), "nat").notes
+    assert [note.level for note in notes] == [Level.WARNING] * is_told
+    assert ("a mean probability of 0.996 on the judging samples" in str(notes)) == is_told
 
 
 def test_what_has_no_bound_is_said_without_one() -> None:
