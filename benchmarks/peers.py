@@ -20,7 +20,7 @@ from typing import Any
 import agreement
 import harness
 import numpy as np
-from accuracy import REAL, build, infeasible, score_compiled, score_float
+from accuracy import USUAL, build, infeasible, score_compiled, score_float
 from compat import clean
 from harness import RESULTS, Column, Feeds, Outcome, in_child, number, percent
 from install_peers import interpreter
@@ -48,7 +48,7 @@ RECIPES = (
 COMPRESSED = 0.6  # of the float bytes: what is not even that much smaller says nothing about a budget
 SCORING_THREADS = 1  # nothing is timed here, and threads that wait for one another make a busy machine busier
 OF_PTQC = "ptqc_"
-ABSENT = "not installed"
+ABSENT, FAILED = "not installed", "ptqc failed"
 
 
 def file_columns(heading: str, prefix: str = "") -> tuple[Column, ...]:
@@ -159,7 +159,7 @@ def ptqc_row(size: int, earlier: str | None, setting: Setting) -> dict[str, Any]
     arguments = setting.arguments
     built = in_child(build, setting.task.name, f"{size}B", folder, earlier, arguments, timeout=arguments.timeout)
     if built.value is None:
-        return {"note": f"ptqc failed: {built.error}"}
+        return {"note": f"{FAILED}: {built.error}"}
     if "smallest" in built.value:
         whole = setting.task.path.stat().st_size
         return {"note": f"ptqc {infeasible(built.value['smallest'], whole, built.value['blockers'])}"}
@@ -216,7 +216,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--artifacts", type=Path, default=RESULTS / "peers", help="where the written files are put")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that one recipe or compile may take")
     parser.add_argument("--record", action="store_true", help="in the data that documents are written from, too")
-    parser.set_defaults(calibration=REAL, seed=0, pipeline="light", target=None)
+    parser.set_defaults(**USUAL, target=None)
     arguments = parser.parse_args()
     if unknown := set(arguments.recipes.split(",")) - set(RECIPES):
         parser.error(f"unknown recipe {', '.join(sorted(unknown))}; known: {', '.join(RECIPES)}")
@@ -232,6 +232,9 @@ def main() -> None:
             write_npz(samples, pack(task.calibration(arguments.samples)))
             rows += measure(Setting(task, samples, in_child(score_float, task.name), arguments))
         harness.write_results(arguments.out, rows, facts)
+    if any(FAILED in row.get("note", "") for row in rows):
+        harness.print_results(rows, COLUMNS, facts)
+        raise SystemExit("not recorded, as ptqc failed")
     if arguments.record:
         tried = [row for row in rows if row.get("note") != ABSENT]
         recorded = [{"budget": "", **{column.key: row.get(column.key) for column in COLUMNS}} for row in tried]

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,14 @@ def test_every_recipe_has_a_script_and_an_environment() -> None:
 def test_both_notes_of_a_row_are_kept() -> None:
     assert peers.joined({"bytes": 9, "note": "a"}, {"note": "b"}) == {"bytes": 9, "note": "a; b"}
     assert peers.joined({"bytes": 9}, {"ptqc_bytes": 8}) == {"bytes": 9, "ptqc_bytes": 8}
+
+
+def test_ptqc_is_built_with_what_the_command_line_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--peers", str(tmp_path), "--artifacts", str(tmp_path)])
+    arguments = peers.parse()
+    arguments.cache = str(tmp_path / "cache")
+    size = tasks.chosen("tiny_mlp")[0].path.stat().st_size // 4
+    row = peers.ptqc_row(size, None, replace(setting(tmp_path), arguments=arguments))
+    assert "note" not in row
+    assert row["ptqc_bytes"] <= size
+    assert row["ptqc_relative_error"] < 0.5
