@@ -192,9 +192,9 @@ MOST_SAMPLES = 10**6
 WANTED, WANTED_DIFFERENCES = (256, 1024), 10
 STUDENT, EXACT, NO_BOUND = "Student's t, corrected for skewness", "Clopper-Pearson", "none: one figure"
 CHANGED = f"{STUDENT}, and at least Clopper-Pearson of answers that became wrong"
-# Classifiers that are so certain were probably trained on the samples. Of four networks that are (mean probability of
-# the top class 0.992 to 0.999), files lost 5 to 27 times as much on evaluation data as on their calibration samples; of
-# three others (0.57 to 0.95) 1.4 to 2.2 times.
+# Classifiers that are so certain were probably trained on the samples. Files of three networks that are (0.992 to 0.999
+# on average) lost 4.6 to 27 times as much on evaluation data as on calibration samples, of four others (0.57 to 0.95)
+# 1.4 to 2.5 times.
 CERTAIN = 0.99
 
 Compared = Iterator[tuple[Outputs, Outputs]]
