@@ -48,6 +48,7 @@ CUDA = (*COMPILE, "codegen/cuda", "codegen/kernels", "codegen/program")
 FOREIGN = (*COMPILE, "codegen/qdq", "codegen/litert", "codegen/foreign")
 MICRO = (*COMPILE, "codegen/c", "codegen/program")
 WILD = ("benchmarks/wild", "benchmarks/wild_judges.py", "benchmarks/wild_list.py", "benchmarks/wild_environments.py")
+EXPORTED = ("benchmarks/exported_models.py", "benchmarks/wild_environments.py")
 COMMON = ("benchmarks/harness.py", "benchmarks/tasks.py", "benchmarks/agreement.py", "models")
 NETWORKS = (
     *("cifar10_resnet20", "cifar10_resnet56", "digits_resnet_dw", "espcn_x3_224", "mlperftiny_ad_autoencoder"),
@@ -161,8 +162,9 @@ def pieces() -> Iterator[Piece]:
         yield Piece(f"native {task}", command, CPU, needs=("peers",), reads=(artifact,))
     yield Piece("matrices", "gemv.py --record", CPU)
     yield Piece("estimates", "estimates.py --record")
-    yield Piece("parity", "parity.py --record")
-    yield Piece("exports", "exports.py --record")
+    even = tuple(BUILT / "even" / f"{task}-8bit" for task in EVEN)
+    yield Piece("parity", f"parity.py --artifacts {BUILT / 'even'} --record", CPU, reads=even)
+    yield Piece("exports", "exports.py --record", (*CPU, *EXPORTED))
     yield Piece("channels", "even_channels.py --record")
     yield Piece("caches", "kv_caches.py --record")
     yield Piece("packed matmuls", "packed_matmuls.py --record")
@@ -221,7 +223,7 @@ def why_not(piece: Piece, state: Mapping[str, Any], arguments: argparse.Namespac
     if known and not arguments.again and (known["result"], known["fingerprint"]) == (PASSED, fingerprint(piece)):
         return f"done on {known['commit']}"
     absent = [str(path) for path in piece.reads if not (ROOT / path).exists()]
-    return f"needs {', '.join(absent)}, which --only accuracy --again makes" if absent else None
+    return f"needs {', '.join(absent)}, which an earlier piece leaves" if absent else None
 
 
 def run(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 python benchmarks/exports.py [--only a,b] [--work build/exports] [--budget 25%] [--out results.json] [--list] [--record]
 
-Needs torch and transformers. Weights are random; see exported_models.py. --record puts the rows into
-figures/exports.json.
+Weights are random; see exported_models.py, which runs in environments of its own below --work. --record puts the rows
+into figures/exports.json.
 """
 
 import argparse
@@ -18,11 +18,13 @@ from typing import Any
 import harness
 import numpy as np
 import onnx
-from exported_models import EXPORTS
+from exported_models import EXPORTS, OPTIMUM
 from harness import ROOT, Column, number, percent
 from wild import message, outputs, run_compile
+from wild_environments import environment
 
 RECIPES = Path(__file__).with_name("exported_models.py")
+NOT_EXPORTED = "not exported"
 FUSED = "com.microsoft"
 ATTENTION = ("Attention", "RMSNormalization", "RotaryEmbedding")  # of opset 23
 COLUMNS = (
@@ -44,8 +46,8 @@ def rows_of(name: str, arguments: argparse.Namespace) -> list[harness.Row]:
     """The row of one export."""
     folder, out = arguments.work / "models" / name, arguments.work / "compiled" / name
     row: dict[str, Any] = {"task": name, "budget": arguments.budget}
-    if (problem := build(name, folder)) is not None:
-        return [{**row, "verdict": "not exported", "note": problem}]
+    if (problem := build(name, folder, arguments.work / "environments")) is not None:
+        return [{**row, "verdict": NOT_EXPORTED, "note": problem}]
     row["operators"] = special(folder / "model.onnx")
     out.parent.mkdir(parents=True, exist_ok=True)
     row |= run_compile(command(folder, out, arguments), arguments)
@@ -54,11 +56,14 @@ def rows_of(name: str, arguments: argparse.Namespace) -> list[harness.Row]:
     return [row]
 
 
-def build(name: str, folder: Path) -> str | None:
+def build(name: str, folder: Path, environments: Path) -> str | None:
     """Export in a process of its own where that is not done yet; why it cannot be done, or None."""
     if (folder / "evaluation").is_dir():
         return None
-    done = subprocess.run([sys.executable, RECIPES, name, folder], capture_output=True, text=True, check=False)
+    python = environment(environments, "optimum" if EXPORTS[name].exporter == OPTIMUM else "transformers")
+    if python is None:
+        return "its packages could not be installed"
+    done = subprocess.run([python, RECIPES, name, folder], capture_output=True, text=True, check=False)
     return message(done.stderr[-harness.LONGEST_ERROR :]) if done.returncode else None
 
 
@@ -127,6 +132,8 @@ def main() -> None:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     rows = harness.tabulate(names, rows_of, [arguments], COLUMNS, arguments.out)
+    if failed := [row["task"] for row in rows if row["verdict"] == NOT_EXPORTED]:
+        raise SystemExit(f"not recorded, as these were not exported: {', '.join(failed)}")
     if arguments.record:
         harness.record(harness.FIGURES / "exports.json", rows, harness.machine())
 

@@ -262,8 +262,11 @@ def write_results(path: Path | None, rows: Sequence[Row], facts: Mapping[str, An
 def record(path: Path, measured: Sequence[Row], facts: Mapping[str, Any], *more: str) -> None:
     """Put rows into a data file, with commit and machine, in the place of those of the same task and budget.
 
-    more: other columns that rows are told apart by.
+    more: other columns that rows are told apart by. Exits where there is no row: a benchmark that measures nothing has
+    not passed.
     """
+    if not measured:
+        raise SystemExit(f"nothing was measured, so nothing is recorded in {path.name}")
     keys = ("task", "budget", *more)
     rows = {tuple(row[key] for key in keys): row for row in (recorded(path) if path.exists() else ())}
     about = {"commit": commit(), "machine": heading(facts)}

@@ -1,4 +1,4 @@
-"""The environments in which the foreign models are made, one for each stack, and the packages they come from."""
+"""The environments in which the foreign models and exports are made, one for each stack, and the packages they use."""
 
 import subprocess
 import sys
@@ -13,6 +13,8 @@ TEXT = ("tokenizers==0.23.3", "safetensors==0.8.0")
 # PyTorch by itself first, so that a CPU build that pip finds is kept.
 STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "torch": (("torch==2.13.0",), (*COMMON, *TEXT, "onnx==1.23.2", "onnxscript==0.7.2")),
+    "transformers": (("torch==2.13.0",), (*COMMON, "onnx==1.23.2", "onnxscript==0.7.2", "transformers==5.24.0")),
+    "optimum": (("torch==2.13.0",), (*COMMON, "onnx==1.23.2", "transformers==4.57.6", "optimum-onnx==0.1.0")),
     "tensorflow": ((*COMMON, "onnx==1.23.2", "tensorflow==2.21.0", "tf2onnx==1.17.0"),),
     "paddle": ((*COMMON, "paddlepaddle==3.3.1", "paddle2onnx==2.1.0"),),
     "classical": ((*COMMON, "onnx==1.23.2", "skl2onnx==1.20.0", "onnxmltools==1.16.0", "lightgbm==4.7.0"),),
@@ -34,7 +36,11 @@ DATA = ("scikit-image==0.26.0", "statsmodels==0.15.0", "espeakng-loader==0.2.4")
 
 def python_of(folder: Path, recipe: str) -> Path | None:
     """The interpreter for a recipe, its environment made where it is missing; None where it cannot be installed."""
-    name = ENVIRONMENT_OF[recipe]
+    return environment(folder, ENVIRONMENT_OF[recipe])
+
+
+def environment(folder: Path, name: str) -> Path | None:
+    """The interpreter of an environment, made where it is missing; None where it cannot be installed."""
     marker = folder / name / "installed"
     if not marker.is_file():
         if not install(folder, name, STEPS[name]):
