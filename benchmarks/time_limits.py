@@ -81,7 +81,7 @@ def main() -> None:
         unlimited: float | None = None
         for limit in (None, *map(int, arguments.limits.split(","))):
             row = measure(task.name, limit, arguments)
-            divergence = row.get(agreement.DIVERGENCE.key, row.get(agreement.RELATIVE_ERROR.key))
+            divergence = row.get(agreement.DIVERGENCE.key) or row.get(agreement.RELATIVE_ERROR.key)
             if limit is None:
                 unlimited = divergence
             elif divergence is not None and unlimited:
