@@ -254,7 +254,7 @@ def collect(
     """
     if limit < 1:
         raise CalibrationError(f"a limit of {limit} calibration samples, expected at least 1")
-    stream = _spread_out(open_source(source, inputs, limit, preprocessing), inputs, limit, rows)
+    stream = _opened(source, inputs, limit, preprocessing, rows)
     records: list[_Record] = []
     unbatched: set[str] = set()
     with _spooling(directory), (directory / DATA).open("wb") as file:
@@ -270,23 +270,23 @@ def collect(
     return Samples(directory, tuple(records), notes, preprocessing=images, texts=stream.texts)
 
 
-def _spread_out(
-    stream: SampleSource, inputs: Sequence[InputSpec], limit: int, rows: Callable[[Feeds], Sequence[Feeds]] | None
+def _opened(
+    source: object,
+    inputs: Sequence[InputSpec],
+    limit: int,
+    preprocessing: Preprocessing | None,
+    rows: Callable[[Feeds], Sequence[Feeds]] | None,
 ) -> SampleSource:
-    """The source itself, or evenly spread items of a list that has more than `limit` samples.
-
-    All items are taken to hold as many samples as the first.
-    """
+    """The source; of batches, evenly spread ones that hold `limit` samples if all hold as many as the first."""
+    stream = open_source(source, inputs, limit, preprocessing)
     if not stream.items:
         return stream
-    held = sum(1 for _ in checked(replace(stream, samples=iter(stream.items[:1])), inputs, limit, rows))
-    places = spread(len(stream.items), ceil(limit / held))
-    if len(places) == len(stream.items):
+    first = replace(open_source(source, inputs, 1, preprocessing), places=())
+    held = sum(1 for _ in checked(first, inputs, limit, rows))
+    needed = ceil(limit / held)
+    if held == 1 or needed >= stream.items:
         return stream
-    samples = (stream.items[place] for place in places)
-    if held > 1:
-        return replace(stream, samples=samples, count=limit)
-    return replace(stream, samples=samples, available=len(stream.items), places=places)
+    return replace(open_source(source, inputs, needed, preprocessing), count=limit, available=None, places=())
 
 
 @dataclass(frozen=True)

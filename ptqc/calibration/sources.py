@@ -17,7 +17,6 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of
 from ptqc.utils.imports import imported, is_named
-from ptqc.utils.lazy import Lazy
 from ptqc.utils.memory import available_bytes
 from ptqc.utils.store import file_digest
 
@@ -65,7 +64,7 @@ class SampleSource:
     description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
     files: where each sample is a file, their names in order. batches: whether an item may hold several samples, the
     rows of a batch. places: of the samples in the data, where a subset of them is read. texts: how texts were read.
-    items: of a list, all that there are, so that a subset can be read in place of the stream.
+    items: how many items there are, where the source can be opened again for fewer of them.
     """
 
     samples: Iterator[Mapping[str, Any]]
@@ -77,7 +76,7 @@ class SampleSource:
     batches: bool = False
     places: Sequence[int] = ()
     texts: TextSettings | None = None
-    items: Sequence[Mapping[str, Any]] = ()
+    items: int = 0
 
     def place(self, index: int) -> int:
         """The place in the data of a sample of the stream, by which messages name it."""
@@ -97,9 +96,9 @@ def open_source(
 ) -> SampleSource:
     """Open what the user gave: a path, `module:function`, a reader, an iterable or arrays.
 
-    Folders and stacked arrays with more than `limit` samples give an evenly spread subset, iterables a stream of all.
-    Items of an iterable are dicts, or arrays (tuples of them) in the order of the model's inputs. Labels beside the
-    inputs are left out: an array `labels`, or integers behind the arrays of a tuple.
+    Folders, lists and stacked arrays with more than `limit` items give an evenly spread subset, iterators all. Items of
+    an iterable are dicts, or arrays (tuples of them) in the order of the model's inputs. Labels beside the inputs are
+    left out: an array `labels`, or integers behind the arrays of a tuple.
     Raises CalibrationError, naming the file or the entry, for anything that cannot be read.
     """
     if not inputs:
@@ -160,7 +159,7 @@ def _open_folder(
     where, counts = f"folder {folder}", (len(chosen), len(files))
     if images:
         return SampleSource(map(read, chosen), where, *counts, holds_images=True, files=names, places=places)
-    return SampleSource(map(read, chosen), where, *counts, files=names, batches=True)
+    return SampleSource(map(read, chosen), where, *counts, files=names, batches=True, items=len(files))
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
@@ -462,8 +461,12 @@ def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: st
     item: Any = getattr(source, "__getitem__", None)
     if count is None or item is None or (hasattr(source, "__iter__") and not isinstance(source, Sequence)):
         return SampleSource(_named(items, inputs), where, count, batches=True)
-    listed = Lazy(lambda index: _feeds(item(index), inputs, index), len(source))  # type: ignore[arg-type]
-    return SampleSource(_named(items, inputs), where, count, batches=True, items=listed)
+    length = len(source)  # type: ignore[arg-type]
+    if length <= limit:
+        return SampleSource(_named(items, inputs), where, count, batches=True, items=length)
+    places = spread(length, limit)
+    listed = (_feeds(item(place), inputs, place) for place in places)
+    return SampleSource(listed, where, count, length, batches=True, places=places, items=length)
 
 
 def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Mapping[str, Any]]:

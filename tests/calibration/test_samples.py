@@ -264,10 +264,19 @@ def test_of_a_long_list_evenly_spread_items_are_taken(source, tmp_path):
     assert len(collect(source, [X], tmp_path / "all", 100)) == 100
 
 
-def test_of_a_list_of_batches_evenly_spread_ones_are_taken(tmp_path):
+@pytest.mark.parametrize("in_files", [False, True])
+def test_of_many_batches_evenly_spread_ones_are_taken(in_files, tmp_path):
     batches = [np.full((2, 1, 2), index, np.float32) for index in range(9)]
-    samples = collect(batches, [InputSpec("x", np.dtype(np.float32), (1, 2))], tmp_path, 6)
+    folder = tmp_path / "batches"
+    folder.mkdir()
+    for index, batch in enumerate(batches):
+        np.savez(folder / f"{index}.npz", x=batch)
+    source, spec = (folder if in_files else batches), InputSpec("x", np.dtype(np.float32), (1, 2))
+    samples = collect(source, [spec], tmp_path / "spool", 6)
     assert [int(feeds["x"][0, 0]) for feeds in samples] == [0, 0, 4, 4, 8, 8]
+    assert samples.names[3] == ("samples[3] (4.npz)" if in_files else "samples[3]")
+    assert not any("evenly" in note.message for note in samples.notes)
+    assert len(collect(source, [spec], tmp_path / "all", 100)) == 18
 
 
 def test_of_what_is_iterated_in_its_own_way_the_first_are_taken(tmp_path):
