@@ -4,7 +4,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,8 @@ def _open_path(
     if path.is_file():
         return _open_file(path, inputs, limit)
     if isinstance(source, str) and is_named(source):
-        return open_source(_called(source), inputs, limit, preprocessing)
+        # The function is called once, however long it takes.
+        return replace(open_source(_called(source), inputs, limit, preprocessing), items=0)
     raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder")
 
 

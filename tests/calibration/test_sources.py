@@ -10,6 +10,7 @@ from PIL import Image
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec
+from ptqc.calibration.samples import collect
 from ptqc.calibration.sources import open_source, spread
 from ptqc.errors import CalibrationError
 from ptqc.utils.store import write_npz
@@ -61,9 +62,10 @@ def test_arrays_are_cut_along_axis_0(make):
     assert_rows(source.samples)
 
 
-def test_a_limit_takes_an_even_subset_of_arrays_and_the_first_of_an_iterator():
-    assert_rows(read(ROWS, limit=3), [0, 2, 4])
-    assert open_source(list(ROWS), [X], 3).count == 3
+def test_a_limit_takes_an_even_subset_of_arrays_and_lists():
+    for source in (ROWS, list(ROWS[:, np.newaxis])):
+        assert_rows(read(source, limit=3), [0, 2, 4])
+        assert open_source(source, [X], 3).count == 3
 
 
 def test_npy_and_npz_files_are_stacked_arrays(tmp_path):
@@ -386,6 +388,10 @@ def module(tmp_path, monkeypatch):
         "        yield {'x': row[None]}\n"
         "def array():\n"
         "    return rows\n"
+        "def listed():\n"
+        "    calls.append(1)\n"
+        "    return list(rows)\n"
+        "calls = []\n"
         "def fails():\n"
         "    raise RuntimeError('no data today')\n"
         "def path():\n"
@@ -398,6 +404,11 @@ def module(tmp_path, monkeypatch):
 def test_a_function_is_imported_from_the_working_folder(module):
     assert_rows(read(f"{module}:make"))
     assert_rows(read(f"{module}:array"))
+
+
+def test_a_function_is_called_once(module, tmp_path):
+    assert len(collect(f"{module}:listed", [X], tmp_path / "spool", 3)) == 3
+    assert sys.modules[module].calls == [1]
 
 
 @pytest.mark.parametrize(
