@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from ptqc.codegen.c_names import check_c_name
 from ptqc.errors import UsageError
+from ptqc.utils.arguments import shown
 
 DEFAULT_NAME = "model"
 
@@ -48,6 +49,9 @@ class COptions:
 
     def __post_init__(self) -> None:
         check_c_name(self.c_name)
+        for name, value in (("c_stream", self.c_stream), ("c_frames", self.c_frames)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise UsageError(f"{name} is {shown(value)}; give a whole number")
         if self.c_stream is not None and self.c_stream < 1:
             raise UsageError(
                 f"c_stream is {self.c_stream}: expected the axis of time, 1 or more, as axis 0 is that of samples"

@@ -82,7 +82,7 @@ OF_ARTIFACT: Mapping[str, Any] = {
 }
 OPTIONAL: Mapping[str, Any] = {
     **dict.fromkeys(("maps", "names", "labels", "recorded", "targets", "rounded_activations"), dict),
-    **dict.fromkeys(("preprocessing", "texts", "detector", "target"), dict | None),
+    **dict.fromkeys(("preprocessing", "texts", "detector"), dict | None),
     **dict.fromkeys(("latency", "memory", "loss_budget", "flash", "ram", "caches"), dict | None),
 }
 # renameat2(2): swap two paths in one step.
@@ -427,6 +427,10 @@ def _check_manifest(artifact: Artifact) -> None:
     manifest = artifact.manifest
     needed = OF_EACH if EXPANDED in manifest else {**OF_EACH, **OF_ARTIFACT}
     present = {key: kind for key, kind in OPTIONAL.items() if key in manifest}
+    if (target := manifest.get("target")) is not None:
+        present["target"] = {"name": str, "options": dict}
+        name = target.get("name") if isinstance(target, dict) else None
+        present["targets"] = {name: dict} if isinstance(name, str) else dict
     if (key := other_kind(manifest, {**needed, **present})) is not None:
         raise IntegrityError(f"the {MANIFEST} of {artifact.folder} has no {key} as ptqc writes it; {REMEDY}")
 

@@ -242,6 +242,10 @@ def test_what_can_be_no_file_is_refused(tmp_path: Path, name: str) -> None:
         ({"labels": "x"}, "labels"),
         ({"recorded": 5}, "recorded"),
         ({"preprocessing": 5}, "preprocessing"),
+        ({"target": {}}, r"target\.name"),
+        ({"target": {"name": "c", "options": 5}}, r"target\.options"),
+        ({"target": {"name": "c", "options": {}}}, "targets"),
+        ({"target": {"name": "c", "options": {}}, "targets": {"c": 5}}, r"targets\.c"),
     ],
 )
 def test_a_manifest_of_another_form_is_refused(tmp_path: Path, change: dict[str, Any], key: str) -> None:

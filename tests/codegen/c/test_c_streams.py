@@ -394,9 +394,11 @@ def test_recurrent_layers_and_several_inputs_are_refused() -> None:
         ({"c_stream": 0}, "axis 0 is that of samples"),
         ({"c_stream": 2, "c_frames": 0}, "1 or more"),
         ({"c_frames": 2}, "give c_stream"),
+        ({"c_stream": "2"}, "c_stream is .2.; give a whole number"),
+        ({"c_stream": 2, "c_frames": True}, "c_frames is True; give a whole number"),
     ],
 )
-def test_options_are_checked(options: dict[str, int], message: str) -> None:
+def test_options_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         COptions(**options)  # type: ignore[arg-type]
 
