@@ -118,7 +118,7 @@ def verify(
     if EXPANDED in artifact.manifest:
         return _verify_expanded(artifact, is_more_asked=model is not None or bool(runtimes))
     proto = with_recorded(artifact, as_tensors(checked_proto(artifact.folder / MODEL)))
-    golden = Golden.read(artifact.folder / GOLDEN)
+    golden = _golden_of(artifact, proto)
     # What is beyond memory stays in the file, and weights in it packed, where nothing computes on integers.
     lean = has_references(proto) and computes_in_float(proto)
     _try_once(artifact, proto, golden, lean=lean)
@@ -151,9 +151,22 @@ def _verify_expanded(artifact: Artifact, *, is_more_asked: bool) -> Verification
 
 def check_golden(artifact: Artifact, proto: onnx.ModelProto, what: str) -> str:
     """Run the golden samples on a file of this artifact. Raises VerificationError where they give something else."""
-    golden = Golden.read(artifact.folder / GOLDEN)
-    runner = Runner(with_recorded(artifact, as_tensors(proto)), options=session_options(threads=1), timed=True)
+    whole = with_recorded(artifact, as_tensors(proto))
+    golden = _golden_of(artifact, whole)
+    runner = Runner(whole, options=session_options(threads=1), timed=True)
     return _same_outputs(artifact, golden, [tensors_of(runner.run(feeds)) for feeds in golden.inputs], what)
+
+
+def _golden_of(artifact: Artifact, proto: onnx.ModelProto) -> Golden:
+    """The golden samples of an artifact. Raises IntegrityError where they are not of the inputs of this file."""
+    golden = Golden.read(artifact.folder / GOLDEN)
+    declared = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
+    for name, array in ((name, array) for sample in golden.inputs for name, array in sample.items()):
+        is_text = array.dtype.kind == "U"
+        kind = onnx.TensorProto.STRING if is_text else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        if declared.get(name) != kind:
+            raise IntegrityError(f"{GOLDEN} feeds {name!r} as {array.dtype}, unlike {MODEL}; compile again")
+    return golden
 
 
 def checked_proto(path: Path) -> onnx.ModelProto:

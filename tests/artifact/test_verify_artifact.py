@@ -98,6 +98,16 @@ def test_a_kernel_that_went_missing_is_found(copy: Path) -> None:
         ptqc.verify(copy)
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.float64, np.float16])
+def test_golden_inputs_of_another_type_are_refused(kind: type[np.generic], copy: Path) -> None:
+    stored = Golden.read(copy / GOLDEN)
+    inputs = [{name: array.astype(kind) for name, array in sample.items()} for sample in stored.inputs]
+    (copy / GOLDEN).write_bytes(Golden(tuple(inputs), stored.outputs).to_bytes())
+    seal(copy)
+    with pytest.raises(IntegrityError, match=rf"feeds 'x' as {kind.__name__}, unlike model.onnx"):
+        ptqc.verify(copy)
+
+
 def test_other_golden_outputs_are_found(copy: Path) -> None:
     stored = Golden.read(copy / GOLDEN)
     changed = Golden(stored.inputs, tuple({"y": sample["y"] * 1.1} for sample in stored.outputs))
