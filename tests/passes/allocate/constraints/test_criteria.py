@@ -46,7 +46,7 @@ def packed(weight: np.ndarray) -> onnx.ModelProto:
     return ir.to_proto(model(weight))
 
 
-def spooled(x: np.ndarray, folder: Path) -> Samples:
+def spooled(x: np.ndarray | list[np.ndarray], folder: Path) -> Samples:
     return collect(x, input_specs(model(np.eye(CLASSES))), folder, len(x))
 
 
