@@ -4,7 +4,8 @@ python benchmarks/install_peers.py FOLDER
 python benchmarks/peers.py --peers FOLDER [--tasks a,b] [--recipes onnxruntime:int8,aimet:w4a8] [--samples 256]
                            [--effort 0.1] [--out results.json] [--record]
 
---record puts the rows into figures/peers.json.
+--record puts the rows into figures/peers.json. It is refused where products of 8-bit numbers saturate: files of other
+tools would score less than they do on most machines.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from harness import RESULTS, Column, Feeds, Outcome, in_child, number, percent
 from install_peers import interpreter
 from tasks import Task, chosen
 
+from ptqc.execution.saturation import saturates
 from ptqc.utils.store import write_npz
 
 SCRIPTS = Path(__file__).with_name("peer_recipes")
@@ -220,6 +222,8 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if unknown := set(arguments.recipes.split(",")) - set(RECIPES):
         parser.error(f"unknown recipe {', '.join(sorted(unknown))}; known: {', '.join(RECIPES)}")
+    if arguments.record and saturates():
+        parser.error("8-bit files of other tools saturate on this processor: record on one with VNNI")
     return arguments
 
 
@@ -232,14 +236,13 @@ def main() -> None:
             write_npz(samples, pack(task.calibration(arguments.samples)))
             rows += measure(Setting(task, samples, in_child(score_float, task.name), arguments))
         harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
     if any(FAILED in row.get("note", "") for row in rows):
-        harness.print_results(rows, COLUMNS, facts)
         raise SystemExit("not recorded, as ptqc failed")
     if arguments.record:
         tried = [row for row in rows if row.get("note") != ABSENT]
         recorded = [{"budget": "", **{column.key: row.get(column.key) for column in COLUMNS}} for row in tried]
         harness.record(harness.FIGURES / "peers.json", recorded, facts, "peer")
-    harness.print_results(rows, COLUMNS, facts)
 
 
 if __name__ == "__main__":

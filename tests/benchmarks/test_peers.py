@@ -108,3 +108,15 @@ def test_ptqc_is_built_with_what_the_command_line_gives(tmp_path: Path, monkeypa
     assert "note" not in row
     assert row["ptqc_bytes"] <= size
     assert row["ptqc_relative_error"] < 0.5
+
+
+def test_nothing_is_recorded_where_files_of_other_tools_saturate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--peers", str(tmp_path), "--record"])
+    monkeypatch.setattr(peers, "saturates", lambda: False)
+    assert peers.parse().record
+    monkeypatch.setattr(peers, "saturates", lambda: True)
+    with pytest.raises(SystemExit):
+        peers.parse()
+    assert "saturate on this processor" in capsys.readouterr().err
