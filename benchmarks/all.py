@@ -155,15 +155,14 @@ def pieces() -> Iterator[Piece]:
         for data in ("real", "synthetic"):
             command = f"accuracy.py --tasks {task} --artifacts {BUILT / data} --calibration {data}"
             yield Piece(f"calibration {task} {data}", f"{command} --record-calibration")
-    for task in EVEN:
+    even = {task: BUILT / "even" / f"{task}-8bit" for task in EVEN}
+    for task, artifact in even.items():
         yield Piece(f"even {task}", f"even.py --tasks {task} --tune quick", CPU)
-        artifact = BUILT / "even" / f"{task}-8bit"
         command = f"latency.py --tasks {task} --artifacts {artifact} --samples 8 --no-score --record-native 8bit"
         yield Piece(f"native {task}", command, CPU, needs=("peers",), reads=(artifact,))
     yield Piece("matrices", "gemv.py --record", CPU)
     yield Piece("estimates", "estimates.py --record")
-    even = tuple(BUILT / "even" / f"{task}-8bit" for task in EVEN)
-    yield Piece("parity", f"parity.py --artifacts {BUILT / 'even'} --record", CPU, reads=even)
+    yield Piece("parity", f"parity.py --artifacts {BUILT / 'even'} --record", CPU, reads=tuple(even.values()))
     yield Piece("exports", "exports.py --record", (*CPU, *EXPORTED))
     yield Piece("channels", "even_channels.py --record")
     yield Piece("caches", "kv_caches.py --record")

@@ -35,12 +35,12 @@ DATA = ("scikit-image==0.26.0", "statsmodels==0.15.0", "espeakng-loader==0.2.4")
 
 
 def python_of(folder: Path, recipe: str) -> Path | None:
-    """The interpreter for a recipe, its environment made where it is missing; None where it cannot be installed."""
+    """The interpreter for a recipe, its environment created where it is missing; None where it cannot be installed."""
     return environment(folder, ENVIRONMENT_OF[recipe])
 
 
 def environment(folder: Path, name: str) -> Path | None:
-    """The interpreter of an environment, made where it is missing; None where it cannot be installed."""
+    """The interpreter of an environment, created where it is missing; None where it cannot be installed."""
     marker = folder / name / "installed"
     if not marker.is_file():
         if not install(folder, name, STEPS[name]):
