@@ -152,3 +152,30 @@ def test_a_loader_gives_the_file_that_its_rows_give(tmp_path: Path) -> None:
     of_rows = ptqc.compile(path, calibration=ROWS, output=tmp_path / "b", cache=tmp_path / "cache")
     assert of_batches.path.read_bytes() == of_rows.path.read_bytes()
     assert not [note for note in of_batches.manifest["notes"] if "calibration samples" in note["message"]]
+
+
+def test_some_of_a_sorted_list_are_scored_evenly_spread_and_of_a_loader_the_first(tmp_path: Path) -> None:
+    """The labels of the first half are right."""
+    path = tmp_path / "m.onnx"
+    ir.save(layer("N"), path)
+    labels = (ROWS @ LAYER).argmax(1)
+    labels[24:] = (labels[24:] + 1) % 4
+    pairs = [(row[np.newaxis], int(label)) for row, label in zip(ROWS, labels, strict=True)]
+    batches = [(ROWS[start : start + 12], labels[start : start + 12]) for start in range(0, 48, 12)]
+    for data in (pairs, batches):
+        result = ptqc.evaluate(path, metric="top-1", data=data, samples=20)
+        assert (result.cases, result.models[0].score.value, result.notes) == (20, 50, ())
+    result = ptqc.evaluate(path, metric="top-1", data=of_loader(20, torch.from_numpy(labels)), samples=20)
+    assert (result.cases, result.models[0].score.value) == (20, 100)
+    assert result.notes == ("of the DataLoader, the first 20 samples are scored",)
+
+
+def test_rows_of_batches_are_scored_one_by_one(tmp_path: Path) -> None:
+    path, other = tmp_path / "m.onnx", tmp_path / "other.onnx"
+    ir.save(layer("N"), path)
+    ir.save(parse("g (float[N,8] x) => (float[N,4] y) { y = MatMul(x, w) }", w=LAYER + 0.5), other)
+    for data in (of_loader(16), np.split(ROWS, 3)):
+        result = ptqc.evaluate(path, other, metric="cosine", data=data)
+        single = ptqc.evaluate(path, other, metric="cosine", data=ROWS)
+        assert result.cases == 48
+        assert result.models[1].score == single.models[1].score

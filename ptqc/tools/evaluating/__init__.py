@@ -226,11 +226,12 @@ def evaluate(
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
     else:
-        judges = read_judges(data, labels, chosen, inputs, samples, prepared)
+        judges = read_judges(data, labels, chosen, result[0].model, samples, prepared)
 
     def case(sample: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
         return Case(sample.name, sample.feeds, outputs, firsts, sample.label, judged, input_roles, decode)
 
+    notes = (*notes, *judges.notes)
     measured, left_out, guessing = _measure(result, judges, chosen, case, progress)
     rows = [_row(result[place], chosen, measured, place) for place in measured]
     if not rows:

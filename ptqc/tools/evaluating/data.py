@@ -6,16 +6,19 @@ lines of `image,class` in a .csv. Or they are given apart.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
-from ptqc.calibration.inputs import InputSpec
+from ptqc.calibration.inputs import InputSpec, input_specs
+from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import (
     CSV,
@@ -56,24 +59,29 @@ class LabelledCase:
 
 @dataclass(frozen=True)
 class Judges:
-    """cases: each is read when it is asked for, and none is kept. count: None where only reading tells how many."""
+    """cases: each is read when it is asked for, and none is kept. count: None where only reading tells how many.
+
+    notes: on which of the samples they are.
+    """
 
     cases: Iterator[LabelledCase]
     count: int | None
+    notes: tuple[str, ...] = ()
 
 
 def read_judges(
     data: object,
     labels: object,
     metric: Metric,
-    inputs: Sequence[InputSpec],
+    model: ir.Model,
     most: int | None,
     preprocessing: Preprocessing | None,
 ) -> Judges:
-    """Samples with their labels, at most `most` of these, evenly spread; of an iterator without labels the first.
+    """Samples with their labels, at most `most` of these, evenly spread; of an iterator the first.
 
     Raises CalibrationError for data and labels that cannot be read, or do not belong together, here or from the cases.
     """
+    inputs = input_specs(model)
     # Which samples labels belong to that are given apart, only their place among all samples tells.
     names = labels if isinstance(labels, Mapping) else None
     source, result, lines = data, list[Any](), list[str]()
@@ -102,11 +110,21 @@ def read_judges(
     if stream.count is not None:
         _check_counts(stream.count, result, together)
     total = len(result) or (None if stream.count is None else stream.count // together)
-    if total is None:
+    if total is None or (together == 1 and not result and stream.batches):
         limit = EVERY_SAMPLE if most is None else most * together
-        return Judges(_cases(checked(stream, inputs, limit), result, metric, None), None)
+        notes = list[str]()
+        if most and stream.is_iterated and not isinstance(data, str | Path):
+            notes.append(f"of the {type(data).__name__}, the first {most} samples are scored")
+        rows = _rows_without_labels(model, result) if together == 1 else None
+        return Judges(_cases(checked(stream, inputs, limit, rows), result, metric, None), None, tuple(notes))
     chosen = frozenset(spread(total, total if most is None else most))
     return Judges(_cases(checked(stream, inputs, limit), result, metric, chosen, lines), len(chosen))
+
+
+def _rows_without_labels(model: ir.Model, labels: Sequence[Any]) -> Callable[[Feeds], Sequence[Feeds]]:
+    """Takes batches of samples apart, unless they have a label. labels: those that were read until then."""
+    batches = OpenBatches(model)
+    return lambda feeds: [feeds] if labels else batches(feeds)
 
 
 def _named_images(
@@ -217,6 +235,9 @@ def _opened(
         return _of_arrays(data, inputs)
     if not isinstance(data, str | Path):
         labels: list[Any] = []
+        if isinstance(data, Sequence) and _may_have_classes(data):
+            deque(labelled_items(data, inputs, labels), maxlen=0)  # all labels, so that their number is known
+            return (labelled_items(data, inputs, []), labels) if labels else (data, labels)
         if isinstance(data, Iterable) and _may_have_classes(data):
             return labelled_items(data, inputs, labels), labels
         return data, labels
