@@ -25,7 +25,7 @@ from ptqc.early_checks import check_detector, check_early
 from ptqc.errors import TimeTooShort
 from ptqc.evaluation.changed import most_changed
 from ptqc.evaluation.detection.detector import Detector
-from ptqc.evaluation.judge import judge, measure_speed, saturation_notes
+from ptqc.evaluation.judge import JUDGED_SAMPLES, judge, measure_speed, saturation_notes
 from ptqc.evaluation.labels import Labelled, LabelSource, read_labels
 from ptqc.evaluation.scoring import OwnScore, Scoring, scoring_of
 from ptqc.frontend.in_memory import Model, read_source
@@ -201,10 +201,11 @@ def _deliver(job: CompileState, request: CompileRequest, scoring: Scoring | None
     saturating = saturation_notes(fitted.exported, list(held_back.few(VERIFIED_SAMPLES)), job.options.runtime)
     job = replace(job, notes=(*job.notes, *saturating))
     native = build_target(fitted, job, request.target, request.store, folder, progress)
-    judged = judge(job.model, file, held_back, job.analysis.kinds, scoring, progress)
+    judges = held_back.some(JUDGED_SAMPLES)
+    judged = judge(job.model, file, judges, job.analysis.kinds, scoring, progress)
     if job.budgets.strict:
         check_fit(worse_than_predicted(job, fitted, judged, [*job.notes, *fitted.notes]))
-    changed = most_changed(job.model, file, held_back, job.analysis.kinds, judged, request.tokenizer, request.detector)
+    changed = most_changed(job.model, file, judges, job.analysis.kinds, judged, request.tokenizer, request.detector)
     speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
     recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(

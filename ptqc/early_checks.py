@@ -36,7 +36,7 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
     _check_formats(options)
     _check_operators(options)
     if find_weights(prepared.model, find_layers(prepared.model)):  # else nothing depends on the loss
-        _check_something(Runner(prepared.model), prepared.tuning[:SAMPLES_RUN])
+        _check_something(Runner(prepared.model), prepared.tuning.some(SAMPLES_RUN))
     for constraint in budgets:
         constraint.check(prepared, options)
     if chosen is not None and not chosen.may_be_missing:

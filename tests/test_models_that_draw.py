@@ -11,7 +11,7 @@ from voices import sentences, voice
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.errors import UsageError
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.agreement import relative
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir.recorded import with_inputs
@@ -101,6 +101,13 @@ def test_a_run_and_a_score_draw(denoiser: Artifact, tmp_path: Path) -> None:
 def test_the_same_compile_takes_what_was_measured(denoiser: Artifact, tmp_path: Path) -> None:
     again = compiled(step(), noisy_samples(), tmp_path, "35%", bits=(4, 8), cache=denoiser.folder.parent / "cache")
     assert again.path.read_bytes() == denoiser.path.read_bytes()
+
+
+def test_samples_that_were_measured_on_judge_no_loss(denoiser: Artifact, tmp_path: Path) -> None:
+    """What the model drew for a sample is another one each time, and is not what tells samples apart."""
+    cache = denoiser.folder.parent / "cache"
+    with pytest.raises(CalibrationError, match="only 0 of 24 samples differ from those that were measured on"):
+        ptqc.resolve(denoiser, budget="0.1relative", data=noisy_samples(), output=tmp_path / "out", cache=cache)
 
 
 @pytest.mark.slow

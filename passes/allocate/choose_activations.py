@@ -118,7 +118,7 @@ class ActivationLoss:
 
     def __init__(self, sensitivities: Sensitivities) -> None:
         self._slicer = Slicer(sensitivities.model)
-        self._batches = sensitivities.held_back[:CHECKED_SAMPLES].batched(_batch(sensitivities))
+        self._batches = sensitivities.held_back.some(CHECKED_SAMPLES).batched(_batch(sensitivities))
         self._reference = outputs_in_files(Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({}))
         self._loss = OutputLoss.of(sensitivities.kinds, self._reference)
 
@@ -247,7 +247,7 @@ class ChooseFloatRoundings:
 
     def _losses(self, analysis: Analysis, roundings: Mapping[str, FloatRounding]) -> dict[str, float]:
         """What each site loses alone."""
-        walk = Walk(Slicer(analysis.model), analysis.held_back[:SAMPLES])
+        walk = Walk(Slicer(analysis.model), analysis.held_back.some(SAMPLES))
         suffixes = Suffixes(walk)
         reference = outputs_in_files(suffixes.behind(-1).run({}))
         loss = OutputLoss.of(analysis.kinds, reference)

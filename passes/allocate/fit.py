@@ -45,7 +45,7 @@ class HeldBackLoss:
     """Mean loss of packed files, in the unit of the kinds. Each file is run once, the float model when it is needed."""
 
     def __init__(self, model: ir.Model, held_back: Samples, kinds: Kinds) -> None:
-        self._samples = held_back[:COMPARED_SAMPLES]
+        self._samples = held_back.some(COMPARED_SAMPLES)
         self._model, self._kinds = model, kinds
         self._known = dict[bytes, float]()
 

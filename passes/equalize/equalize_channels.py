@@ -173,8 +173,8 @@ def equalized(
 
     What an earlier compile accepted is taken from the store.
     """
-    tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
-    if len(held_back) < FEWEST or not (options.has_codes or uneven_inputs(prepared.model, tuning[:LOOKED_AT])):
+    tuning, held_back = prepared.tuning.some(OBSERVED), prepared.held_back.some(MOST)
+    if len(held_back) < FEWEST or not (options.has_codes or uneven_inputs(prepared.model, tuning.some(LOOKED_AT))):
         return prepared
     key = key_of(STEP, prepared, options.until(Phase.MEASURE))
     entry = store.get(key)
@@ -252,7 +252,7 @@ class Offers:
 
     def offered(self) -> bool:
         """Whether any channels that can be scaled or rotated are uneven."""
-        model, few = self.prepared.model, self._losses.tuning[:LOOKED_AT]
+        model, few = self.prepared.model, self._losses.tuning.some(LOOKED_AT)
         scales, rotations = self._ties.of(model, SCALES), self._ties.of(model, ROTATIONS)
         reach = reach_of(model, scales, few)
         if any(unevenness(reach[group]) >= UNEVEN for group in scales.groups()):

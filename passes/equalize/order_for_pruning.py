@@ -51,7 +51,7 @@ def ordered_for_pruning(prepared: CanonicalModel, options: CompileOptions, progr
         return prepared
     with progress.stage("order channels for pruning"):
         ties = find_ties(prepared.model, observed_shapes(prepared.model, prepared.samples[0]), ORDERS)
-        power = mean_squares(prepared.model, ties, prepared.tuning[:OBSERVED])
+        power = mean_squares(prepared.model, ties, prepared.tuning.some(OBSERVED))
         places, whole, before, after = np.arange(len(ties.classes)), 0.0, 0.0, 0.0
         random = np.random.default_rng(options.seed)
         for columns, energy in _energies(prepared.model, ties, power):

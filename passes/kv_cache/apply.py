@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.inputs import conform, input_specs
 from ptqc.calibration.recording import recorded_specs
 from ptqc.calibration.runnable import explaining
-from ptqc.calibration.samples import Samples, collect
+from ptqc.calibration.samples import Samples
 from ptqc.frontend import ModelSource
 from ptqc.kv_cache.form import CacheForm, packed_feeds
 from ptqc.kv_cache.known import FLOAT, NAMES, to_json
@@ -175,4 +175,4 @@ def _converted(model: ir.Model, samples: Samples, forms: Mapping[str, CacheForm]
     """The same samples as the packed model takes them."""
     feeds = (packed_feeds(feeds, forms) for feeds in samples)
     inputs = (*input_specs(model), *recorded_specs(model, samples[0]))
-    return replace(collect(feeds, inputs, folder, len(samples)), notes=samples.notes)
+    return samples.rewritten(folder, (conform(one, inputs, place) for place, one in enumerate(feeds)))

@@ -91,7 +91,7 @@ class ChooseSplits:
         """Shares of the limit by what is done, as far as they can decide; None: out of time."""
         model, tapped = _with_taps(setting.model, work.readers)
         most = int(np.clip(COMPUTE / (RUNS * work.total * len(tapped)), FEWEST, MEASURED))
-        walk, left = Walk(Slicer(model), setting.held_back[:most]), len(tapped)
+        walk, left = Walk(Slicer(model), setting.held_back.some(most)), len(tapped)
         suffixes = Suffixes(walk)
         reference = outputs_in_files(suffixes.behind(-1).run({}))
         loss = OutputLoss.of(recognize(model, setting.held_back[0], reference, self.loss), reference)

@@ -111,7 +111,7 @@ def _feeds(candidates: WeightCandidates) -> Samples:
     """As many samples as COMPUTE allows, held back, as weights are fitted to the others."""
     samples = candidates.held_back if len(candidates.held_back) >= SAMPLES[0] else candidates.tuning
     count = COMPUTE / ((1 + BACK * SWEEPS) * max(sum(candidates.macs.values()), 1))
-    return samples[: int(np.clip(count, *SAMPLES))]
+    return samples.some(int(np.clip(count, *SAMPLES)))
 
 
 @dataclass

@@ -327,7 +327,7 @@ def _samples(candidates: WeightCandidates) -> tuple[Samples, bool]:
     runs_per_layer = len(ANCHOR_BITS) + sum(len(s.sources) for s in candidates.sites) / max(len(macs), 1)
     count = int(COMPUTE / max(float(behind.sum()) * runs_per_layer, 1.0))
     samples = candidates.held_back if len(candidates.held_back) >= SAMPLES[0] else candidates.tuning
-    return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
+    return samples.some(int(np.clip(count, *SAMPLES))), count >= SAMPLES[0]
 
 
 def _reference(whole: Suffix, deadline: Deadline, runs: float) -> list[Values]:

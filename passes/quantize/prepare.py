@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.continuing import continued
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.inputs import InputRole, conform, input_specs, roles
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
@@ -48,9 +48,11 @@ SYNTHETIC = "synthetic"
 CONTINUED = "every other text goes on from a cache: the keys and values that the float model gives for its beginning"
 # One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
 HELD_BACK = 4
+FEWEST_DIFFERENT = 32
 PROBES = 2
 PLAUSIBLE_SAMPLES = 16
 LOOKED_AT = 16  # samples in which an input may be the same
+PADDED = 0.25  # share of padding that is told
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,11 @@ class CanonicalModel:
     def _held(self) -> list[int]:
         count = len(self.samples)
         turns = [0 if self.holds_back_first else _turn(block) for block in range(-(-count // HELD_BACK))]
-        return [min(HELD_BACK * block + turn, count - 1) for block, turn in enumerate(turns)]
+        held = {min(HELD_BACK * block + turn, count - 1) for block, turn in enumerate(turns)}
+        # Copies are in one split, that of the first of them; of very few different samples, both need all.
+        first: dict[str, int] = {}
+        together = [i for i, one in enumerate(self.samples.records) if first.setdefault(one.origin, i) in held]
+        return together if len(first) >= FEWEST_DIFFERENT else sorted(held)
 
 
 def _turn(number: int) -> int:
@@ -157,13 +163,13 @@ def gather(
     if batches is not None and not batches.has_run:
         try_once(source, samples[0])
     if is_drawn or isinstance(calibration, Texts):
-        samples = _with_caches(source.model, samples, folder)
+        samples = with_caches(source.model, samples, folder)
     return with_recorded(whole, samples, folder / "recorded", seed)
 
 
 def _constant_inputs(samples: Samples) -> Iterator[Note]:
     """A warning of each input of several real numbers that is the same in all samples, of which a few are looked at."""
-    first, *others = (samples[place] for place in range(min(len(samples), LOOKED_AT)))
+    first, *others = samples.some(LOOKED_AT)
     for name, array in first.items():
         if array.dtype.kind == "f" and array.size > 1 and all(np.array_equal(each[name], array) for each in others):
             message = (
@@ -173,13 +179,14 @@ def _constant_inputs(samples: Samples) -> Iterator[Note]:
             yield Note("calibrate", name, message, Level.WARNING)
 
 
-def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
+def with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
     """The samples, of which every other one goes on from a cache where the model is a decoder that takes one."""
     feeds = continued(model, samples)
     if feeds is None:
         return samples
-    result = collect(feeds, input_specs(model), folder / "continued", len(samples))
-    return dataclasses.replace(result, notes=(*samples.notes, Note("calibration", "", CONTINUED)), texts=samples.texts)
+    inputs = input_specs(model)
+    result = samples.rewritten(folder / "continued", (conform(one, inputs, place) for place, one in enumerate(feeds)))
+    return dataclasses.replace(result, notes=(*samples.notes, Note("calibration", "", CONTINUED)))
 
 
 def prepare(
@@ -204,7 +211,13 @@ def prepare(
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
     unseen = [] if is_in_files(model) else leave_unseen_in_float(model, samples_)
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.type_name)
-    warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples), *_outliers(source.model, samples))
+    warnings = (
+        *source.notes,
+        *samples.notes,
+        *_plausible(source.model, samples),
+        *_outliers(source.model, samples),
+        *_padding(source.model, samples, runner),
+    )
     return CanonicalModel(model, samples_, origin, (*warnings, *notes, *unseen))
 
 
@@ -216,7 +229,7 @@ def _float_elements(model: ir.Model) -> int:
 
 def _plausible(model: ir.Model, samples: Samples) -> Sequence[Note]:
     """A warning where image inputs look as if their preprocessing were wrong."""
-    probes = [samples[i] for i in range(min(len(samples), PLAUSIBLE_SAMPLES))]
+    probes = list(samples.some(PLAUSIBLE_SAMPLES))
     notes = []
     for spec in input_specs(model):
         if len(spec.shape) != 4 or not {1, 3}.intersection(spec.shape[1:]) or spec.dtype.kind != "f":
@@ -242,6 +255,25 @@ def _outliers(model: ir.Model, samples: Samples) -> Sequence[Note]:
             largest[name].append(float(magnitudes.max(initial=0, where=np.isfinite(magnitudes))))
     messages = {name: outlier_warning(values, samples.names) for name, values in largest.items()}
     return [Note("calibration", name, message, Level.WARNING) for name, message in messages.items() if message]
+
+
+def _padding(model: ir.Model, samples: Samples, runner: Runner) -> Iterator[Note]:
+    """A warning where much of the samples is padding, and an output has an answer at each place of it."""
+    masks = [name for name, role in roles(input_specs(model)).items() if role is InputRole.MASK]
+    for name in masks:
+        shape = samples[0][name].shape
+        seen = [feeds[name] for feeds in samples.some(LOOKED_AT)]
+        share = float(np.mean([np.mean(mask == 0) for mask in seen]))
+        if len(shape) != 2 or share < PADDED or not all(np.isin(mask, (0, 1)).all() for mask in seen):
+            continue
+        outputs = runner.run(samples[0])
+        answers = [output for output, array in outputs.items() if array.ndim > 2 and array.shape[:2] == shape]
+        if answers:
+            message = (
+                f"{share:.0%} of the places are padding, and losses of {', '.join(answers)} count what is there: give "
+                "samples without padding (texts: padding 'none'), or score on labels"
+            )
+            yield Note("calibration", name, message, Level.WARNING)
 
 
 def _first_statistics(model: ir.Model, name: str, probes: Sequence[Feeds]) -> tuple[np.ndarray, ...]:

@@ -244,7 +244,7 @@ class _Held:
 
     @classmethod
     def of(cls, graph: QuantizedGraph, samples: Samples, kinds: Kinds) -> "_Held":
-        batches = list(samples[:HELD_SAMPLES].batches(PROBED_SAMPLES))
+        batches = list(samples.some(HELD_SAMPLES).batches(PROBED_SAMPLES))
         references = [_numpy(graph.real.run(_tensors(feeds))) for feeds in batches]
         return cls(graph, batches, references, OutputLoss.of(kinds, references))
 

@@ -349,7 +349,7 @@ def _share_batches(
 def _shared_samples(analysis: Analysis, count: int) -> tuple[Samples, Samples]:
     """Of `count` samples those that are fitted and those that judge."""
     held = max(2, int(count * HELD_SHARE))
-    return analysis.tuning[: count - held], analysis.held_back[:held]
+    return analysis.tuning.some(count - held), analysis.held_back.some(held)
 
 
 @dataclass

@@ -30,8 +30,10 @@ Resample = Literal["bilinear", "bicubic", "nearest"]
 # Fits that show the whole image, and the share of what they leave free that lies to the left and above.
 LETTERBOXES: Mapping[str, float] = {"letterbox": 0.5, "letterbox-corner": 0.0}
 IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"},
+    {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".pbm", ".pgm", ".ppm", ".pnm"},
 )
+# Of images that are not read.
+OTHER_IMAGES = frozenset({".avif", ".dcm", ".dng", ".exr", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".svg", ".tga"})
 # Pillow's decoders for these; by default it would start Ghostscript for what is PostScript inside.
 DECODERS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM")
 LARGEST_GRAY = 2**16 - 1
@@ -182,6 +184,7 @@ class Preprocessing:
     def resolved(self, specs: Sequence[InputSpec]) -> "Preprocessing":
         """The same with what follows from the model's input in place of None: layout, crop and resize.
 
+        An input of bytes takes pixels as they are, so that nothing is scaled for it.
         Unchanged where several inputs take images of different sizes. Sizes stay None where the model leaves them open.
         """
         results = set[Preprocessing]()
@@ -190,7 +193,8 @@ class Preprocessing:
                 target = self._target(spec)
                 crop = None if self.fit in LETTERBOXES else self.crop or target.size
                 resize = self.resize or crop or target.size
-                results.add(replace(self, layout=target.layout, crop=crop, resize=resize))
+                used = replace(self, scale=1.0, mean=0.0, std=1.0) if spec.dtype == np.uint8 else self
+                results.add(replace(used, layout=target.layout, crop=crop, resize=resize))
         return results.pop() if len(results) == 1 else self
 
     def _target(self, spec: InputSpec) -> "_Target":

@@ -9,13 +9,13 @@ import hashlib
 import json
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import ceil, prod
 from pathlib import Path
-from typing import BinaryIO, TypeVar, overload
+from typing import Any, BinaryIO, TypeVar, overload
 
 import numpy as np
 
@@ -35,6 +35,7 @@ INDEX = "samples.json"
 LAYOUT = "ptqc-samples-1"
 EVERY_SAMPLE = 10**9  # as a limit: all that there are
 Item = TypeVar("Item")
+GOLDEN = (5**0.5 - 1) / 2  # its multiples fill the unit interval evenly
 FEW = 32  # below this number of samples the observed ranges depend on which samples were drawn
 
 
@@ -54,7 +55,7 @@ class _Record:
     """Where one sample lies in the data file, and what it holds.
 
     number: its place in the data that it was read from, counted in samples. file: what it was read from, where it was
-    a file of its own.
+    a file of its own. read: the SHA-256 of what was read, where something was made of that.
     """
 
     number: int
@@ -62,6 +63,12 @@ class _Record:
     sha256: str
     tensors: tuple[_Tensor, ...]
     file: str = ""
+    read: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The SHA-256 of what was read: equal for copies, whatever was recorded of each."""
+        return self.read or self.sha256
 
     @property
     def nbytes(self) -> int:
@@ -135,21 +142,24 @@ class Samples(Sequence[Feeds]):
         """The samples at these indices, in this order, read from the same spool."""
         return replace(self, records=tuple(self.records[operator.index(index)] for index in indices), notes=())
 
+    def some(self, most: int) -> "Samples":
+        """At most this many, evenly spread: the first ones of data that lie sorted by class are of one class."""
+        return self.select(spread(len(self), most))
+
     def save(self, directory: Path) -> None:
         """Spool the same samples to another folder. Raises Interrupted when it cannot be written."""
-        with _spooling(directory), (directory / DATA).open("wb") as file:
-            records = [
-                _append(file, record.number, feeds, record.file)
-                for record, feeds in zip(self.records, self, strict=True)
-            ]
-            _write_index(directory, records)
+        self.rewritten(directory, self)
 
     def extended(self, directory: Path, more: Callable[[Feeds], Feeds]) -> "Samples":
         """The same samples with further arrays, spooled to another folder. Raises Interrupted."""
+        return self.rewritten(directory, ({**feeds, **more(feeds)} for feeds in self))
+
+    def rewritten(self, directory: Path, made: Iterable[Feeds]) -> "Samples":
+        """The samples that were made of these, one of each, spooled to another folder. Raises Interrupted."""
         with _spooling(directory), (directory / DATA).open("wb") as file:
             records = [
-                _append(file, record.number, {**feeds, **more(feeds)}, record.file)
-                for record, feeds in zip(self.records, self, strict=True)
+                _append(file, record.number, feeds, record.file, record.origin)
+                for record, feeds in zip(self.records, made, strict=True)
             ]
             _write_index(directory, records)
         return replace(self, directory=directory, records=tuple(records))
@@ -197,8 +207,16 @@ class Samples(Sequence[Feeds]):
         return self.select([index for index, size in enumerate(sizes) if size == main])
 
     def few(self, most: int) -> "Samples":
-        """At most this many samples for a check: the first ones or, where shapes differ, one of each shape."""
-        return self.of_each_shape(most) if len(self.row_shapes) > 1 else self[:most]
+        """At most this many samples for a check: of one shape evenly spread, else one of each shape."""
+        return self.of_each_shape(most) if len(self.row_shapes) > 1 else self.some(most)
+
+    @property
+    def distinct(self) -> "Samples":
+        """One of several copies."""
+        first: dict[str, int] = {}
+        for place, record in enumerate(self.records):
+            first.setdefault(record.origin, place)
+        return self.select(list(first.values()))
 
     @property
     def row_shapes(self) -> frozenset[tuple[tuple[int, ...], ...]]:
@@ -254,39 +272,42 @@ def collect(
     """
     if limit < 1:
         raise CalibrationError(f"a limit of {limit} calibration samples, expected at least 1")
-    stream = _opened(source, inputs, limit, preprocessing, rows)
-    records: list[_Record] = []
-    unbatched: set[str] = set()
-    with _spooling(directory), (directory / DATA).open("wb") as file:
-        for sample in checked(stream, inputs, limit, rows):
-            unbatched |= sample.unbatched
-            records.append(_append(file, sample.number, sample.feeds, sample.file))
-            if progress:
-                progress(len(records), stream.count)
-    with _spooling(directory):
-        _write_index(directory, records)
-    notes = (*_notes(stream, records, preprocessing), *map(_added_axis, sorted(unbatched)))
+    stream = open_source(source, inputs, limit, preprocessing)
+    reader = _Reader(stream, inputs, limit, rows)
+    records, unbatched = _spooled(reader, directory, progress)
+    if len(records) < min(limit, reader.seen) and stream.reopens:  # small items leave room for more of the others
+        again = open_source(source, inputs, limit, preprocessing)
+        reader = _Reader(again, inputs, limit, rows, _shares(reader.rows_of, limit))
+        records, unbatched = _spooled(reader, directory, progress)
+    notes = (*_notes(reader, records, preprocessing), *map(_added_axis, sorted(unbatched)))
     images = preprocessing if stream.holds_images else None
     return Samples(directory, tuple(records), notes, preprocessing=images, texts=stream.texts)
 
 
-def _opened(
-    source: object,
-    inputs: Sequence[InputSpec],
-    limit: int,
-    preprocessing: Preprocessing | None,
-    rows: Callable[[Feeds], Sequence[Feeds]] | None,
-) -> SampleSource:
-    """The source; of batches, evenly spread ones that hold `limit` samples if all hold as many as the first."""
-    stream = open_source(source, inputs, limit, preprocessing)
-    if not stream.items:
-        return stream
-    first = replace(open_source(source, inputs, 1, preprocessing), places=())
-    held = sum(1 for _ in checked(first, inputs, limit, rows))
-    needed = ceil(limit / held)
-    if held == 1 or needed >= stream.items:
-        return stream
-    return replace(open_source(source, inputs, needed, preprocessing), count=limit, available=None, places=())
+def _spooled(
+    reader: "_Reader", directory: Path, progress: Callable[[int, int | None], None] | None
+) -> tuple[list[_Record], set[str]]:
+    """Records of the samples, and the inputs to which a batch axis was added."""
+    records: list[_Record] = []
+    unbatched: set[str] = set()
+    with _spooling(directory), (directory / DATA).open("wb") as file:
+        for sample in reader:
+            unbatched |= sample.unbatched
+            records.append(_append(file, sample.number, sample.feeds, sample.file))
+            if progress:
+                progress(len(records), reader.stream.count)
+    with _spooling(directory):
+        _write_index(directory, records)
+    return records, unbatched
+
+
+def _shares(rows_of: Sequence[int], limit: int) -> list[int]:
+    """How many rows of each item make `limit` together: as many of each as of the others that have so many."""
+    result, left = [0] * len(rows_of), limit
+    for done, place in enumerate(sorted(range(len(rows_of)), key=rows_of.__getitem__)):
+        result[place] = min(rows_of[place], ceil(left / (len(rows_of) - done)))
+        left -= result[place]
+    return result
 
 
 @dataclass(frozen=True)
@@ -315,20 +336,83 @@ def checked(
     rows: see `collect`. Raises CalibrationError for data that do not fit the inputs, a reader that raises, and a source
     without samples.
     """
-    number = 0
-    read = guarded(stream.samples, lambda index: f"{sample_name(stream.place(index))}: reading {stream.description}")
-    for place, item in enumerate(read):
-        file = stream.files[place] if place < len(stream.files) else ""
-        for part in parts_of(item, inputs) if stream.batches else (item,):
-            feeds = conform(part, inputs, stream.place(number), file)
-            added = frozenset(name for name, array in feeds.items() if np.ndim(part[name]) < array.ndim)
-            for sample in rows(feeds) if rows and stream.batches else (feeds,):
-                yield CheckedSample(stream.place(number), file, sample, added)
-                number += 1
-                if number >= limit:
+    return iter(_Reader(stream, inputs, limit, rows))
+
+
+@dataclass
+class _Reader:
+    """Reads an opened source; see `checked`.
+
+    shares: how many samples of each item are taken; else as many of each as of the others, where their number is known.
+    rows_of: how many samples each item that was read has.
+    """
+
+    stream: SampleSource
+    inputs: Sequence[InputSpec]
+    limit: int
+    rows: Callable[[Feeds], Sequence[Feeds]] | None = None
+    shares: Sequence[int] = ()
+    rows_of: list[int] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[CheckedSample]:
+        stream, taken = self.stream, 0
+        read = guarded(
+            stream.samples, lambda index: f"{sample_name(stream.place(index))}: reading {stream.description}"
+        )
+        for place, item in enumerate(read):
+            for sample in self._taken(place, item, self._share(place, self.limit - taken)):
+                yield sample
+                taken += 1
+                if taken >= self.limit:
                     return
-    if not number:
-        raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
+        if not taken:
+            raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
+
+    @property
+    def seen(self) -> int:
+        """How many samples the items have that were read."""
+        return sum(self.rows_of)
+
+    def gives_more(self) -> bool:
+        """Whether there is a further item."""
+        try:
+            next(self.stream.samples)
+        except Exception:  # the end, or what the user's code raises for an item that is not wanted
+            return False
+        return True
+
+    def _share(self, place: int, left: int) -> int:
+        """How many samples of an item are taken. left: how many of it and those behind."""
+        if self.shares:
+            return self.shares[place]
+        if self.stream.is_iterated or self.stream.count is None:
+            return left
+        return ceil(left / max(self.stream.count - place, 1))
+
+    def _taken(self, place: int, item: Mapping[str, Any], most: int) -> Iterator[CheckedSample]:
+        """At most so many samples of an item, evenly spread; of iterated ones the first."""
+        stream, start = self.stream, self.seen
+        file = stream.files[place] if place < len(stream.files) else ""
+        parts = parts_of(item, self.inputs) if stream.batches else (item,)
+        self.rows_of.append(len(parts))
+        is_named = len(parts) == 1 and bool(stream.places)
+        for number in self._chosen(place, len(parts), most):
+            first = stream.place(place) if is_named else start + number
+            feeds = conform(parts[number], self.inputs, first, file)
+            added = frozenset(name for name, array in feeds.items() if np.ndim(parts[number][name]) < array.ndim)
+            samples = self.rows(feeds) if self.rows and stream.batches else (feeds,)
+            if len(samples) > 1:
+                self.rows_of[-1], is_named = len(samples), False
+            for row in self._chosen(place, len(samples), most):
+                yield CheckedSample(first if is_named else start + number + row, file, samples[row], added)
+
+    def _chosen(self, place: int, count: int, most: int) -> Sequence[int]:
+        """Which of so many samples of an item are taken."""
+        if self.stream.is_iterated:
+            return range(min(count, most))
+        if most == 1 < count:  # of each item another place: recordings begin alike
+            return [int(place * GOLDEN % 1 * count)]
+        return spread(count, most)
 
 
 def guarded(samples: Iterator[Item], reading: Callable[[int], str]) -> Iterator[Item]:
@@ -365,8 +449,9 @@ def _spooling(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _notes(stream: SampleSource, records: Sequence[_Record], preprocessing: Preprocessing | None) -> tuple[Note, ...]:
-    notes, count, distinct = [], len(records), len({record.sha256 for record in records})
+def _notes(reader: _Reader, records: Sequence[_Record], preprocessing: Preprocessing | None) -> tuple[Note, ...]:
+    stream, notes = reader.stream, []
+    count, distinct = len(records), len({record.sha256 for record in records})
     if preprocessing not in (None, Preprocessing()) and not stream.holds_images:
         message = f"{stream.description} holds arrays, which are taken as they are: the preprocessing is for images"
         notes.append(Note("calibrate", "", message, Level.WARNING))
@@ -376,9 +461,7 @@ def _notes(stream: SampleSource, records: Sequence[_Record], preprocessing: Prep
             "--fit letterbox, would bring them to one"
         )
         notes.append(Note("calibrate", "", message))
-    if stream.available is not None and stream.available > count:
-        message = f"{count} of the {stream.available} samples given are used, evenly spread"
-        notes.append(Note("calibrate", "", message))
+    notes += [*_of_part(reader, count), *stream.notes()]
     if count < FEW:
         message = f"only {count} calibration samples: the observed ranges may be too narrow; give {FEW} or more"
         notes.append(Note("calibrate", "", message, Level.WARNING))
@@ -388,18 +471,40 @@ def _notes(stream: SampleSource, records: Sequence[_Record], preprocessing: Prep
             "says little about other inputs; check what reads them"
         )
         notes.append(Note("calibrate", "", message, Level.WARNING))
+    elif distinct < count:
+        message = f"{count - distinct} of the {count} calibration samples are copies of others, and share their split"
+        notes.append(Note("calibrate", "", message))
     return tuple(notes)
+
+
+def _of_part(reader: _Reader, count: int) -> Iterator[Note]:
+    """What is said where the source holds more samples than are used."""
+    stream, seen = reader.stream, reader.seen
+    items = len(reader.rows_of)
+    if stream.is_iterated:
+        if count >= reader.limit and (seen > count or reader.gives_more()):
+            message = (
+                f"the first {count} samples of {stream.description} are used, and it gives more: where these lie in an "
+                "order, such as by class, give a list or an array, of which evenly spread ones are used"
+            )
+            yield Note("calibrate", "", message, Level.WARNING)
+    elif stream.available is not None and stream.available > items < seen:
+        message = f"{count} samples of {items} of the {stream.available} items given are used, evenly spread"
+        yield Note("calibrate", "", message)
+    elif (given := max(seen, stream.available or 0)) > count:
+        yield Note("calibrate", "", f"{count} of the {given} samples given are used, evenly spread")
 
 
 def _added_axis(name: str) -> Note:
     return Note("calibrate", name, "samples have no batch axis for this input: each is taken as a batch of one")
 
 
-def _append(file: BinaryIO, number: int, feeds: Feeds, source: str) -> _Record:
+def _append(file: BinaryIO, number: int, feeds: Feeds, source: str, read: str = "") -> _Record:
     offset = file.tell()
     for array in feeds.values():
         file.write(_raw(array))
-    return _Record(number, offset, _digest(feeds), _tensors(feeds), source)
+    digest = _digest(feeds)
+    return _Record(number, offset, digest, _tensors(feeds), source, "" if read == digest else read)
 
 
 def _raw(array: np.ndarray) -> memoryview:
@@ -463,7 +568,7 @@ def _record(entry: dict[str, object]) -> _Record:
     if not isinstance(tensors, list):
         raise TypeError("a sample without tensors")
     held = tuple(_Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors)
-    return _Record(number, offset, sha256, held, str(entry.get("file", "")))
+    return _Record(number, offset, sha256, held, str(entry.get("file", "")), str(entry.get("read", "")))
 
 
 def _row_shapes(record: _Record) -> tuple[tuple[int, ...], ...]:

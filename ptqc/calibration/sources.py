@@ -1,20 +1,23 @@
 """Where calibration samples come from: whatever the user gave becomes one stream of feeds."""
 
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
+from ptqc.calibration.images import IMAGE_SUFFIXES, OTHER_IMAGES, Preprocessing
 from ptqc.calibration.inputs import InputRole, InputSpec, as_array, roles, sample_name, shape_text
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.notes import Level, Note
 from ptqc.utils.arguments import path_of
 from ptqc.utils.imports import imported, is_named
 from ptqc.utils.memory import available_bytes
@@ -29,6 +32,7 @@ CSV = ".csv"
 LENGTHS = ".lengths"
 # Beside the inputs, labels may lie in arrays, dicts and tuples; what has no use for them leaves them out.
 LABELS = "labels"
+IMAGES, MASKS = "images", "masks"  # folders of a data set with a mask for each image
 BY_PATH = (
     "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, a text file with its --tokenizer, or "
     "module:function"
@@ -59,12 +63,13 @@ class TextSettings:
 class SampleSource:
     """An opened source.
 
-    samples: the stream, at most `limit` long where the source has a length; values are not checked yet.
-    count: samples expected from it, None when unknown. available: samples the source holds, None when unknown.
+    samples: the stream of items, at most `limit` long where the source has a length; values are not checked yet.
+    count: items expected from it, None when unknown. available: items the source holds, None when unknown.
     description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
-    files: where each sample is a file, their names in order. batches: whether an item may hold several samples, the
-    rows of a batch. places: of the samples in the data, where a subset of them is read. texts: how texts were read.
-    items: how many items there are, where the source can be opened again for fewer of them.
+    files: where each item is a file, their names in order. batches: whether an item may hold several samples, the
+    rows of a batch. places: of the items in the data, where a subset of them is read. texts: how texts were read.
+    is_iterated: whether the items are the first ones, as nobody knows how many there are. reopens: whether the same
+    items can be read once more. notes: gives, after the stream was read, what was left out of the data.
     """
 
     samples: Iterator[Mapping[str, Any]]
@@ -76,10 +81,12 @@ class SampleSource:
     batches: bool = False
     places: Sequence[int] = ()
     texts: TextSettings | None = None
-    items: int = 0
+    is_iterated: bool = False
+    reopens: bool = False
+    notes: Callable[[], Sequence[Note]] = tuple
 
     def place(self, index: int) -> int:
-        """The place in the data of a sample of the stream, by which messages name it."""
+        """The place in the data of an item of the stream, by which messages name it."""
         return self.places[index] if self.places else index
 
 
@@ -118,7 +125,7 @@ def open_source(
     get_next = getattr(source, "get_next", None)
     kind = type(source).__name__
     if callable(get_next):
-        return SampleSource(_named(_pulled(get_next), inputs), f"the reader {kind}", batches=True)
+        return SampleSource(_named(_pulled(get_next), inputs), f"the reader {kind}", batches=True, is_iterated=True)
     return _iterated(source, inputs, limit, f"the {kind}")
 
 
@@ -132,13 +139,15 @@ def _open_path(
         return _open_file(path, inputs, limit)
     if isinstance(source, str) and is_named(source):
         # The function is called once, however long it takes.
-        return replace(open_source(_called(source), inputs, limit, preprocessing), items=0)
+        return replace(open_source(_called(source), inputs, limit, preprocessing), reopens=False)
     raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder")
 
 
 def _open_folder(
     folder: Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
 ) -> SampleSource:
+    if all((folder / part).is_dir() for part in (IMAGES, MASKS)):  # masks are images, too
+        folder = folder / IMAGES
     images = files_below(folder, IMAGE_SUFFIXES)
     arrays = files_below(folder, ARRAY_SUFFIXES)
     if images and arrays:
@@ -157,20 +166,36 @@ def _open_folder(
     places = spread(len(files), limit)
     chosen = [files[index] for index in places]
     names = [path.relative_to(folder).as_posix() for path in chosen]
-    where, counts = f"folder {folder}", (len(chosen), len(files))
+    source = SampleSource(map(read, chosen), f"folder {folder}", len(chosen), len(files), files=names, places=places)
     if images:
-        return SampleSource(map(read, chosen), where, *counts, holds_images=True, files=names, places=places)
-    return SampleSource(map(read, chosen), where, *counts, files=names, batches=True, items=len(files))
+        return replace(source, holds_images=True, notes=partial(_unread_images, folder))
+    return replace(source, places=_of_part(places, len(files)), batches=True, reopens=True)
+
+
+def _unread_images(folder: Path) -> list[Note]:
+    """What is said of images in formats that are not read."""
+    files = files_below(folder, OTHER_IMAGES)
+    kinds = ", ".join(sorted({path.suffix.lower() for path in files}))
+    message = f"{len(files)} files ending in {kinds} are left out: save them as .png"
+    return [Note("calibrate", "", message, Level.WARNING)] if files else []
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
-    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo).
+    """Files below `folder` and folders linked there, sorted by path, without hidden ones (macOS's `._photo.jpg`).
 
-    So is what lies in hidden folders (`.ipynb_checkpoints` has copies).
+    What lies in hidden folders (`.ipynb_checkpoints` has copies) is left out, too.
     """
-    result = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
-    seen = [path for path in result if not is_hidden(path) and (folder / path).is_file()]
-    return [folder / path for path in sorted(seen, key=Path.as_posix)]
+    files, seen = list[Path](), set[str]()
+    for name, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(name)
+        if real in seen:  # a link to a folder above or beside it
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        place = Path(name)
+        files += [place / each for each in names if Path(each).suffix.lower() in suffixes and not each.startswith(".")]
+    return sorted((path for path in files if path.is_file()), key=lambda path: path.relative_to(folder).as_posix())
 
 
 def holds_images(data: object) -> bool:
@@ -461,13 +486,16 @@ def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: st
     # What is iterated in its own way, such as a DataLoader of PyTorch, may not be indexed in the same.
     item: Any = getattr(source, "__getitem__", None)
     if count is None or item is None or (hasattr(source, "__iter__") and not isinstance(source, Sequence)):
-        return SampleSource(_named(items, inputs), where, count, batches=True)
+        return SampleSource(_named(items, inputs), where, count, batches=True, is_iterated=True)
     length = len(source)  # type: ignore[arg-type]
-    if length <= limit:
-        return SampleSource(_named(items, inputs), where, count, batches=True, items=length)
     places = spread(length, limit)
     listed = (_feeds(item(place), inputs, place) for place in places)
-    return SampleSource(listed, where, count, length, batches=True, places=places, items=length)
+    return SampleSource(listed, where, count, length, batches=True, places=_of_part(places, length), reopens=True)
+
+
+def _of_part(places: Sequence[int], length: int) -> Sequence[int]:
+    """The places of items that are a part of all; of all, rows of batches are counted."""
+    return places if len(places) < length else ()
 
 
 def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Mapping[str, Any]]:

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -30,6 +30,7 @@ from ptqc.calibration.sources import (
 )
 from ptqc.errors import UNREADABLE, CalibrationError, PtqcError, UsageError
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.notes import Note
 from ptqc.utils.arguments import one_of, path_of, shown
 from ptqc.utils.store import file_digest
 
@@ -44,6 +45,7 @@ CHOICES = {
     "padding_side": get_args(Side),
 }
 SETTINGS = ("length", "padding", "padding_side", "padding_token", "special_tokens")  # that hold for other data as well
+JSON = frozenset({".json", ".jsonl"})
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
 TEXT_AXES = 2  # samples and tokens
 OTHER_SUFFIXES = ARRAY_SUFFIXES | IMAGE_SUFFIXES | {CSV}  # of data that are no texts
@@ -124,7 +126,7 @@ class Texts(SampleReader):
             parts = _parts(encoder, texts.some(chosen), len(chosen), limit)
             return SampleSource(parts, texts.description, texts=settings)
         samples = (feeds for name, text in texts.some(chosen) for feeds in encoder(name, text, 1))
-        return SampleSource(samples, texts.description, len(chosen), texts.count, texts=settings)
+        return SampleSource(samples, texts.description, len(chosen), texts.count, texts=settings, notes=encoder.notes)
 
     def _settings(self, length: int) -> TextSettings:
         digest = file_digest(Path(self.tokenizer))
@@ -248,6 +250,8 @@ def _checked(value: object) -> tuple[str, ...]:
 def _text_files(path: Path) -> tuple[Path, ...]:
     if path.suffix.lower() == CSV:
         raise csv_of_texts(path)
+    if path.suffix.lower() in JSON:
+        raise CalibrationError(f"{path} holds JSON, not plain text: save its texts as .txt, one a line")
     if path.is_file():
         return (path,)
     if not path.is_dir():
@@ -286,7 +290,10 @@ def _columns(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Encoder:
-    """Makes feeds of a text. length: tokens of a sample at most, and where it `pads` always."""
+    """Makes feeds of a text. length: tokens of a sample at most, and where it `pads` always.
+
+    lengths: in samples, of the texts that were read.
+    """
 
     tokenizer: Any
     inputs: Sequence[InputSpec]
@@ -297,6 +304,7 @@ class _Encoder:
     filler: int
     special_tokens: bool
     where: str
+    lengths: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, texts: Texts, inputs: Sequence[InputSpec]) -> "_Encoder":
@@ -333,10 +341,22 @@ class _Encoder:
         with tokenizer_calls(f"{name}: {self.where} fails"):
             encoded = self.tokenizer.encode(text, add_special_tokens=self.special_tokens)
             pieces = [encoded, *encoded.overflowing]
+        self.lengths.append(len(pieces))
         for index in spread(len(pieces), parts):
             if not pieces[index].ids:
                 raise CalibrationError(f"{name}: {self.where} makes no token of it: leave it out")
             yield self._feeds(pieces[index])
+
+    def notes(self) -> list[Note]:
+        """What is said where texts were longer than a sample."""
+        cut, count = sum(length > 1 for length in self.lengths), len(self.lengths)
+        if not cut:
+            return []
+        message = (
+            f"{cut} of {count} texts have more than {self.length} tokens, and the rest of them is not used: a larger "
+            "--length, or --overlong split, would use more"
+        )
+        return [Note("calibrate", "", message)]
 
     def _feeds(self, piece: Any) -> Feeds:
         count = len(piece.ids)

@@ -138,14 +138,13 @@ class Judged:
 def judge(
     model: ir.Model,
     file: onnx.ModelProto,
-    held_back: Samples,
+    samples: Samples,
     kinds: Kinds,
     scoring: Scoring | None,
     progress: Progress,
 ) -> Judged:
-    """Compare the packed file with the float model on held-back samples, and score it where users say how."""
+    """Compare the packed file with the float model on samples, and score it where users say how."""
     real, packed = Runner(model), open_packed(file, model)
-    samples = held_back[:JUDGED_SAMPLES]
     with progress.stage("compare with float", len(samples)) as stage:
 
         def outputs() -> Iterator[Feeds]:

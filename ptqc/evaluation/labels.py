@@ -21,7 +21,9 @@ from ptqc.calibration.inputs import InputRole, InputSpec, as_array, input_specs,
 from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
 from ptqc.calibration.sources import (
     CSV,
+    IMAGES,
     LABELS,
+    MASKS,
     TEXT_TABLE,
     are_classes,
     are_labels,
@@ -42,7 +44,6 @@ from ptqc.utils.arguments import path_of, shown
 
 MOST_DIGITS = 9  # of a class number
 GROUPS = 50  # of samples: a score is computed without each
-IMAGES, MASKS = "images", "masks"  # folders below that of labels
 MASK_AXES = 2  # the fewest of a label for each pixel
 ARRAYS, COCO = ".npz", ".json"
 IN_MEMORY = (

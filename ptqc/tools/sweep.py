@@ -21,7 +21,7 @@ from ptqc.artifact.report.budgets import sweep_text
 from ptqc.budget import AnyBudget, parse
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.errors import UsageError
-from ptqc.evaluation.judge import judge, one_sample
+from ptqc.evaluation.judge import JUDGED_SAMPLES, judge, one_sample
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.execution.speed import Subject, latencies
 from ptqc.ir.plan import Plan, write_json
@@ -191,7 +191,9 @@ def _measured(
 
 
 def _row(analysis: Analysis, target: _Target, exported: Exported) -> dict[str, Any]:
-    judged = judge(analysis.model, exported.proto, analysis.held_back, analysis.kinds, None, SILENT)
+    judged = judge(
+        analysis.model, exported.proto, analysis.held_back.some(JUDGED_SAMPLES), analysis.kinds, None, SILENT
+    )
     return {
         "budget": target.budget,
         "limit": target.limit,

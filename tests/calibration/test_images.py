@@ -154,6 +154,14 @@ def test_three_colours_do_not_fill_one_channel(photo):
         Preprocessing(fit="letterbox", fill=(1, 2, 3)).load(photo, spec(1, 1, 20, 20))
 
 
+def test_bytes_are_taken_as_they_are_and_said_so():
+    settings = Preprocessing(scale=127.5, mean=1.0, resize=8)
+    used = settings.resolved([InputSpec("image", np.dtype(np.uint8), (1, 3, 4, 4))])
+    assert (used.scale, used.mean, used.std) == (1, 0, 1)
+    used = settings.resolved([InputSpec("image", np.dtype(np.float32), (1, 3, 4, 4))])
+    assert (used.scale, used.mean, used.std) == (127.5, 1, 1)
+
+
 def test_one_channel_is_gray(photo):
     got = Preprocessing().load(photo, spec(1, 1, "H", "W", dtype=np.uint8))
     np.testing.assert_array_equal(got[0, 0], np.asarray(Image.open(photo).convert("L")))

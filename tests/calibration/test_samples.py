@@ -273,10 +273,79 @@ def test_of_many_batches_evenly_spread_ones_are_taken(in_files, tmp_path):
         np.savez(folder / f"{index}.npz", x=batch)
     source, spec = (folder if in_files else batches), InputSpec("x", np.dtype(np.float32), (1, 2))
     samples = collect(source, [spec], tmp_path / "spool", 6)
-    assert [int(feeds["x"][0, 0]) for feeds in samples] == [0, 0, 4, 4, 8, 8]
-    assert samples.names[3] == ("samples[3] (4.npz)" if in_files else "samples[3]")
-    assert not any("evenly" in note.message for note in samples.notes)
+    assert [int(feeds["x"][0, 0]) for feeds in samples] == [0, 2, 3, 5, 6, 8]
+    assert samples.names[3].endswith(" (5.npz)") is in_files
+    assert samples.notes[0].message == "6 samples of 6 of the 9 items given are used, evenly spread"
     assert len(collect(source, [spec], tmp_path / "all", 100)) == 18
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "limit", "taken"),
+    [
+        ((100,) * 10, 50, (5,) * 10),
+        ((1, 90, 90, 90), 31, (1, 10, 10, 10)),
+        ((90, 90, 2, 1), 33, (15, 15, 2, 1)),  # what small ones leave goes to the others, whatever the order
+        ((200, 20, 20), 256, (200, 20, 20)),
+        ((40, 40), 1, (1, 0)),
+    ],
+)
+def test_of_recordings_evenly_spread_rows_are_taken(in_files, rows, limit, taken, tmp_path):
+    """Of each as many as of the others, up to its last row."""
+    recordings = []
+    for place, count in enumerate(rows):
+        recording = np.full((count, 4), place, np.float32)
+        recording[:, 1] = np.arange(count)
+        recordings.append(recording)
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for place, recording in enumerate(recordings):
+        np.savez(folder / f"{place}.npz", x=recording)
+    samples = collect(
+        folder if in_files else recordings, [X], tmp_path / "spool", limit, rows=lambda feeds: one_by_one(feeds["x"])
+    )
+    seen = np.concatenate([feeds["x"] for feeds in samples])
+    assert tuple(np.bincount(seen[:, 0].astype(int), minlength=len(rows))) == taken
+    for place, count in enumerate(taken):
+        of_one = seen[seen[:, 0] == place, 1]
+        if count > 1:
+            assert (of_one[0], of_one[-1]) == (0, rows[place] - 1)
+            assert np.ptp(np.diff(of_one)) <= 1
+    said = [note.message for note in samples.notes if "evenly" in note.message]
+    assert len(said) == (sum(rows) > limit)
+
+
+def one_by_one(rows):
+    return [{"x": row[np.newaxis]} for row in rows]
+
+
+def test_single_rows_are_taken_from_other_places_of_each_recording(tmp_path):
+    recordings = [np.arange(400, dtype=np.float32).reshape(100, 4) for _ in range(50)]
+    samples = collect(recordings, [X], tmp_path, 50, rows=lambda feeds: one_by_one(feeds["x"]))
+    rows = np.sort([int(feeds["x"][0, 0]) // 4 for feeds in samples])
+    assert len(rows) == 50
+    assert np.diff(rows, prepend=0, append=99).max() <= 5
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(9, False), (10, False), (11, True)])
+def test_the_first_samples_of_an_iterator_are_told_where_it_gives_more(count, is_told, tmp_path):
+    samples = collect(({"x": np.full((1, 4), i, np.float32)} for i in range(count)), [X], tmp_path, 10)
+    said = [note for note in samples.notes if note.message.startswith("the first 10 samples of the generator are used")]
+    assert [note.level for note in said] == [Level.WARNING] * is_told
+
+
+def test_some_are_spread_from_the_first_to_the_last(tmp_path):
+    samples = collect(np.arange(400, dtype=np.float32).reshape(100, 4), [X], tmp_path, 100)
+    assert numbers(samples.some(4)) == [0, 33, 66, 99]
+    assert numbers(samples.some(200)) == list(range(100))
+
+
+def test_what_is_made_of_samples_keeps_what_was_read(tmp_path):
+    samples = collect(np.zeros((2, 4), np.float32), [X], tmp_path / "a", 10)
+    drawn = samples.extended(tmp_path / "b", lambda _: {"drawn": np.random.default_rng().random(3)})
+    first, second = Samples.open(tmp_path / "b").records
+    assert first.sha256 != second.sha256
+    assert first.origin == second.origin == samples.records[0].sha256 == drawn.records[0].origin
 
 
 def test_of_what_is_iterated_in_its_own_way_the_first_are_taken(tmp_path):

@@ -13,6 +13,7 @@ from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.samples import collect
 from ptqc.calibration.sources import open_source, spread
 from ptqc.errors import CalibrationError
+from ptqc.notes import Level
 from ptqc.utils.store import write_npz
 
 X = InputSpec("x", np.dtype(np.float32), ("N", 2))
@@ -182,6 +183,38 @@ def test_a_folder_of_images_is_read_sorted_and_recursively(tmp_path):
     source = open_source(tmp_path, [IMAGE], 100, Preprocessing())
     assert (source.count, source.available) == (3, 3)
     assert [int(sample["image"].max()) for sample in source.samples] == [20, 10, 30]
+
+
+def test_folders_that_are_linked_are_read_once(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "night").mkdir()
+    save_image(tmp_path / "data" / "a.png", 10)
+    save_image(tmp_path / "night" / "b.jfif.png", 20)
+    (tmp_path / "data" / "night").symlink_to(tmp_path / "night")
+    (tmp_path / "night" / "up").symlink_to(tmp_path / "data")  # a circle
+    (tmp_path / "data" / "nowhere").symlink_to(tmp_path / "gone")
+    source = open_source(tmp_path / "data", [IMAGE], 100, Preprocessing())
+    assert source.files == ["a.png", "night/b.jfif.png"]
+
+
+def test_images_that_are_not_read_are_told(tmp_path):
+    save_image(tmp_path / "a.png", 10)
+    save_image(tmp_path / "scan.pgm.ppm", 10)
+    for name in ("b.heic", "c.avif", "d.AVIF", "readme.md"):
+        (tmp_path / name).write_bytes(b"")
+    source = open_source(tmp_path, [IMAGE], 100, Preprocessing())
+    (note,) = source.notes()
+    assert (len(source.files), note.level) == (2, Level.WARNING)
+    assert note.message == "3 files ending in .avif, .heic are left out: save them as .png"
+
+
+def test_masks_beside_images_are_no_samples(tmp_path):
+    for part in ("images", "masks"):
+        (tmp_path / part).mkdir()
+        save_image(tmp_path / part / "a.png", 10)
+    assert open_source(tmp_path, [IMAGE], 100, Preprocessing()).files == ["a.png"]
+    (tmp_path / "masks").rename(tmp_path / "more")
+    assert open_source(tmp_path, [IMAGE], 100, Preprocessing()).files == ["images/a.png", "more/a.png"]
 
 
 def test_what_is_wrong_with_a_folder_of_images_is_said(tmp_path):

@@ -95,6 +95,20 @@ def test_long_texts_are_cut_or_split(vocabulary: Path) -> None:
     assert tokens(read(Texts(values, vocabulary, length=4, special_tokens=False)))[0] == [CAT, DOG, CAT, DOG]
 
 
+@pytest.mark.parametrize(("overlong", "count"), [("cut", 1), ("split", 0)])
+def test_texts_that_are_cut_are_told(vocabulary: Path, overlong: str, count: int) -> None:
+    texts = Texts(["cat dog cat dog cat", "dog"], vocabulary, length=4, overlong=overlong)  # type: ignore[arg-type]
+    source = open_source(texts, (TOKENS,), 100)
+    assert len(list(source.samples)) == (2 if count else 4)
+    assert [note.message.split(",")[0] for note in source.notes()] == ["1 of 2 texts have more than 4 tokens"] * count
+
+
+@pytest.mark.parametrize("name", ["texts.json", "texts.JSONL"])
+def test_json_is_no_text(tmp_path: Path, vocabulary: Path, name: str) -> None:
+    with pytest.raises(CalibrationError, match="holds JSON, not plain text: save its texts"):
+        read(Texts(saved(tmp_path, '{"text": "cat"}', name), vocabulary))
+
+
 def test_parts_of_texts_are_no_more_than_asked_for_and_none_of_the_last_text_is_forgotten(vocabulary: Path) -> None:
     texts = Texts(["cat " * 8, "dog", "bird " * 8], vocabulary, length=2, special_tokens=False, overlong="split")
     result = [[CAT, CAT], [CAT, CAT], [DOG], [BIRD, BIRD], [BIRD, BIRD]]

@@ -14,6 +14,8 @@ from PIL import Image
 
 import ptqc
 from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.labels import (
@@ -309,6 +311,18 @@ def test_a_detector_loses_points_of_its_mean_average_precision(
     lost = criterion.judged(ir.to_proto(blind))
     assert lost.value == pytest.approx(real)
     assert lost.bound >= lost.value
+
+
+def test_judges_that_weights_were_fitted_to_are_counted(tmp_path: Path) -> None:
+    """Of ten labelled samples the first four are calibration samples, and every second one judges."""
+    data = np.random.default_rng(0).random((10, 8), np.float32)
+    model = parse("g (float[N,8] x) => (float[N,4] y) { y = MatMul(x, w) }", w=np.ones((8, 4), np.float32))
+    result = read_labels(model, {"x": data, "labels": np.zeros(10, np.int64)}, tmp_path / "labelled", None)
+    drawn = collect(data[:4], input_specs(model), tmp_path / "read", 10).extended(
+        tmp_path / "drawn", lambda feeds: {"drawn": 2 * feeds["x"]}
+    )
+    assert LabelledDrop(1.0, "%drop", model, result, drawn).measured_on == 2
+    assert LabelledDrop(1.0, "%drop", model, result).measured_on == 0
 
 
 def test_pictures_without_objects_are_refused(of_quarters: ir.Model, pictures: Path, tmp_path: Path) -> None:

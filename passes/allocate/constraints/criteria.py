@@ -253,6 +253,11 @@ class Criterion(ABC):
         """The float model's mean probability of its top class on judging samples; None where it does not classify."""
         return None
 
+    @property
+    def measured_on(self) -> int:
+        """How many of the judging samples are also among those that weights were fitted to."""
+        return 0
+
     def start(self, default: float) -> float:
         """The predicted loss of the first plan. default: what 8-bit activations may cost."""
         return default
@@ -291,7 +296,7 @@ class Splits:
     def loss(self) -> OutputLoss:
         """With the constants that held-back samples give."""
         return OutputLoss.of(
-            self.kinds, outputs_in_files(self.real.run(feeds) for feeds in self.held_back[:REFERENCES])
+            self.kinds, outputs_in_files(self.real.run(feeds) for feeds in self.held_back.some(REFERENCES))
         )
 
     @property
@@ -432,10 +437,14 @@ def _scored(file: onnx.ModelProto, model: ir.Model) -> Runner:
 
 @dataclass(frozen=True)
 class LabelledDrop(Criterion):
-    """Points of the score that are lost on labelled samples: every second one chooses, the others judge."""
+    """Points of the score that are lost on labelled samples: every second one chooses, the others judge.
+
+    calibration: the samples that weights are fitted to.
+    """
 
     model: ir.Model
     labelled: Labelled
+    calibration: Samples | None = None
     order: ClassVar[float] = 2.0
 
     def held(self, file: onnx.ModelProto) -> Lost:
@@ -461,6 +470,11 @@ class LabelledDrop(Criterion):
     @property
     def judges(self) -> int:
         return self.labelled.every_second(1).draws
+
+    @property
+    def measured_on(self) -> int:
+        known = {record.origin for record in self.calibration.records} if self.calibration is not None else set[str]()
+        return sum(record.origin in known for record in self.labelled.every_second(1).samples.records)
 
     @property
     def can_show(self) -> bool:

@@ -21,6 +21,7 @@ from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.recording import with_recorded
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
+from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import Chosen
 from ptqc.errors import CalibrationError, Infeasible, UsageError
 from ptqc.evaluation.scoring import Scoring
@@ -28,6 +29,7 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.formats import Format
 from ptqc.frontend import ModelSource
 from ptqc.ir.plan import Plan
+from ptqc.ir.recorded import released
 from ptqc.losses import UNITS, Kinds, OutputLoss, recognize
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
@@ -76,7 +78,7 @@ from ptqc.passes.allocate.state import (
 )
 from ptqc.passes.effects import applied
 from ptqc.passes.quantize.phases import Analysis
-from ptqc.passes.quantize.prepare import SYNTHETIC, CanonicalModel, gather
+from ptqc.passes.quantize.prepare import SYNTHETIC, CanonicalModel, gather, with_caches
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import Progress, Stage
 from ptqc.utils.store import Store
@@ -143,7 +145,7 @@ class LossBudget(Constraint):
 
     def check(self, prepared: CanonicalModel, options: CompileOptions) -> None:
         """Raises UsageError where the outputs are not judged in what the budget counts."""
-        samples, runner = prepared.tuning[:SAMPLES_RECOGNIZED], Runner(prepared.model)
+        samples, runner = prepared.tuning.some(SAMPLES_RECOGNIZED), Runner(prepared.model)
         outputs = [runner.run(feeds) for feeds in samples]
         self.check_unit(recognize(prepared.model, samples[0], outputs, options.loss))
 
@@ -221,7 +223,7 @@ def criterion_of(job: CompileState, budget: LossBudget, scoring: Scoring | None)
         assert scoring is not None  # see `LossBudget.check_request`
         if scoring.labelled is None:
             return EvaluatedDrop(budget.limit, budget.unit, job.model, scoring)
-        return LabelledDrop(budget.limit, budget.unit, job.model, scoring.labelled)
+        return LabelledDrop(budget.limit, budget.unit, job.model, scoring.labelled, job.prepared.samples)
     if judging is None:
         raise UsageError(
             f"the budget {budget} needs samples that were used for no choice, and the earlier compile set none aside: "
@@ -439,7 +441,9 @@ def loss_report(budget: LossBudget, verdict: Verdict, loss_unit: str) -> BudgetR
     missed = () if verdict.is_kept else (_missed(budget, verdict, judged, needed),)
     certainty = verdict.criterion.certainty
     unlike = () if certainty is None or certainty < CERTAIN else (_too_certain(certainty),)
-    return BudgetReport(document, (*missed, *unlike))
+    same = verdict.criterion.measured_on
+    seen = (_measured_on(same, judged.samples),) if same else ()
+    return BudgetReport(document, (*missed, *unlike, *seen))
 
 
 def _to_json(lost: Lost) -> dict[str, Any]:
@@ -469,6 +473,14 @@ def _too_certain(certainty: float) -> Note:
     return Note(STEP, "", message, Level.WARNING)
 
 
+def _measured_on(same: int, judges: int) -> Note:
+    message = (
+        f"{same} of {judges} labelled samples that judge are calibration samples, to which weights were fitted: on "
+        "others, the file may lose more; give labels of samples that are not in the calibration data"
+    )
+    return Note(STEP, "", message, Level.WARNING)
+
+
 # Samples that choose nothing: a budget of loss is judged on them.
 
 # One in JUDGING judges, where there are no more samples than are measured on.
@@ -490,7 +502,7 @@ def gather_apart(
     samples = gather(source, calibration, folder, limit, preprocessing, progress, options.seed)
     if budget is None or not wanted:
         return samples, None
-    measured, judging = _set_aside(samples, options.samples, budget.samples_necessary)
+    measured, judging = _set_aside(samples.distinct, options.samples, budget.samples_necessary)
     check_runs(source.model, judging)
     text = f"{len(judging)} of the samples choose nothing: they judge the budget {budget}"
     notes = [*samples.notes, Note("calibrate", "", text)]
@@ -511,9 +523,11 @@ def with_judges(
     limit = _wanted(budget) + len(prepared.samples)
     batches = OpenBatches(prepared.model)
     result = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
+    if isinstance(calibration, Texts):
+        result = with_caches(released(prepared.model), result, folder)
     result = with_recorded(prepared.model, result, folder / "recorded")
     check_runs(prepared.model, result)
-    return replace(prepared, judging=_fresh(result, prepared.samples))
+    return replace(prepared, judging=_fresh(result.distinct, prepared.samples))
 
 
 def _wanted(budget: LossBudget | None) -> int:
@@ -525,7 +539,7 @@ def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Sa
     """The samples that are measured on, and those that only judge: what is over `most`, or a quarter of all.
 
     necessary: how few judges could show anything; they get as many where that leaves half of all for measuring.
-    Judges are spread evenly; one that is also measured on is left out. Raises CalibrationError where there are too few.
+    Judges are spread evenly. samples: without copies. Raises CalibrationError where there are too few.
     """
     count = len(samples)
     judges = max(count - most, count // JUDGING, 2)
@@ -533,18 +547,18 @@ def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Sa
         judges = necessary
     if count - judges < 2:
         raise CalibrationError(
-            f"{count} calibration samples were given; a loss budget needs at least 4, since two of them only judge the "
-            "result, and preferably some hundreds"
+            f"{count} different calibration samples were given; a loss budget needs at least 4, since two of them only "
+            "judge the result, and preferably some hundreds"
         )
     aside = {(2 * i + 1) * count // (2 * judges) for i in range(judges)}
     measured = samples.select([i for i in range(count) if i not in aside])
-    return measured, _fresh(samples.select(sorted(aside)), measured)
+    return measured, samples.select(sorted(aside))
 
 
 def _fresh(samples: Samples, measured: Samples) -> Samples:
-    """The samples that are not among those that are measured on. Raises CalibrationError where fewer than two are."""
-    known = {record.sha256 for record in measured.records}
-    fresh = samples.select([i for i, record in enumerate(samples.records) if record.sha256 not in known])
+    """The samples that are not measured on. Raises CalibrationError where fewer than two are."""
+    known = {record.origin for record in measured.records}
+    fresh = samples.select([place for place, record in enumerate(samples.records) if record.origin not in known])
     if len(fresh) < 2:
         raise CalibrationError(
             f"only {len(fresh)} of {len(samples)} samples differ from those that were measured on and can judge a loss "

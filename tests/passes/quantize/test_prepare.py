@@ -67,6 +67,34 @@ def test_kinds_of_samples_that_take_turns_are_in_both_splits(tmp_path: Path, kin
         assert {int(feed["x"].flat[0]) for feed in split} == set(range(kinds))
 
 
+def test_copies_are_in_one_split(tmp_path: Path) -> None:
+    each = np.random.default_rng(0).random((32, 1, 3, 8, 8), np.float32)
+    result = prepared(residual(), [{"x": x} for x in each.repeat(2, 0)], tmp_path)
+    tuning, held = ({x["x"].tobytes() for x in split} for split in (result.tuning, result.held_back))
+    assert not tuning & held
+    assert len(result.tuning) + len(result.held_back) == 64
+    assert len(held) >= 8
+
+
+@pytest.mark.parametrize(("tokens", "is_told"), [(12, True), (15, False)])
+@pytest.mark.parametrize("output", ["float[N,T,4] y", "float[N,4] y"])
+def test_answers_at_places_of_padding_are_told(tokens: int, is_told: bool, output: str, tmp_path: Path) -> None:
+    rest = "y = MatMul(z, w)" if "T" in output else "m = ReduceMean<keepdims=0>(z, axis) y = MatMul(m, w)"
+    graph = f"""g (int64[N,T] input_ids, int64[N,T] attention_mask) => ({output}) {{
+        e = Gather(table, input_ids)
+        s = Cast<to=1>(attention_mask)
+        u = Unsqueeze(s, last)
+        z = Mul(e, u)
+        {rest}
+    }}"""
+    model = proto(graph, table=weight(20, 8), w=weight(8, 4), last=np.array([2]), axis=np.array([1]))
+    mask = (np.arange(16) < tokens).astype(np.int64)[None]
+    ids = np.random.default_rng(0).integers(0, 20, (8, 1, 16))
+    result = prepared(model, [{"input_ids": one, "attention_mask": mask} for one in ids], tmp_path)
+    said = [note for note in result.notes if note.message.startswith("25% of the places are padding")]
+    assert [note.level for note in said] == [Level.WARNING] * (is_told and "T" in output)
+
+
 def test_an_earlier_compile_held_back_the_first_of_four(tmp_path: Path) -> None:
     result = replace(prepared(residual(), samples(3, 8, 8, count=10), tmp_path), holds_back_first=True)
     assert result.held_back.names == [result.samples.names[i] for i in (0, 4, 8)]

@@ -66,17 +66,14 @@ def test_without_a_budget_of_loss_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_what_is_measured_on_does_not_judge(tmp_path: Path) -> None:
-    """Every sample is there twice, side by side, so that the other one of a judge is measured on."""
-    data = counted(20).repeat(2, axis=0)
-    with pytest.raises(CalibrationError, match="only 0 of 10 samples differ from those that were measured on"):
-        gathered(tmp_path, data, LOSS)
-    data[2], data[6] = 77, 99
-    _, judging = gathered(tmp_path, data, LOSS)
-    assert numbers(judging) == [77, 99]
+    """Every sample is there twice, side by side; one of both counts."""
+    measured, judging = gathered(tmp_path, counted(20).repeat(2, axis=0), LOSS)
+    assert sorted(numbers(measured) + numbers(judging)) == list(range(20))
+    assert len(numbers(judging)) == 5
 
 
 def test_too_few_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="3 calibration samples were given; a loss budget needs at least 4"):
+    with pytest.raises(CalibrationError, match="3 different calibration samples were given; a loss budget needs"):
         gathered(tmp_path, counted(3), LOSS)
 
 

@@ -154,7 +154,7 @@ def test_what_is_missed_says_what_helps() -> None:
 @pytest.mark.parametrize(("certainty", "is_told"), [(0.996, True), (0.95, False), (None, False)])
 def test_samples_that_a_model_was_probably_trained_on_are_told(certainty: float | None, is_told: bool) -> None:
     result = verdict_of(0.008)
-    certain: Any = SimpleNamespace(certainty=certainty, limit=0.01)
+    certain: Any = SimpleNamespace(certainty=certainty, limit=0.01, measured_on=0)
     notes = loss_report(LossBudget(0.01, "nat"), replace(result, criterion=certain), "nat").notes
     assert [note.level for note in notes] == [Level.WARNING] * is_told
     assert ("a mean probability of 0.996 on the judging samples" in str(notes)) == is_told
