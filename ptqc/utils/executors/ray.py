@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from threading import Event, Lock, Thread
 from typing import Any, ClassVar, Self
 
-from ptqc.errors import Interrupted, UsageError
+from ptqc.errors import Interrupted, PtqcError, UsageError
 from ptqc.utils.executors.base import Message, Reply
 from ptqc.utils.executors.remote import Remote, WorkerLost
 from ptqc.utils.executors.worker import work
@@ -24,7 +24,9 @@ from ptqc.utils.store import Store
 
 LOOPBACK = "127.0.0.1"
 # What Ray reads from the environment when it begins: it tells nobody of its use, listens on the loopback interface
-# alone, answers only who has the secret of this process, and gives up soon where its own head is gone.
+# alone, answers only who has the secret of this process, and gives up soon where its own head is gone. Workers begin
+# with their first task: if one ends that Ray began before, whoever connects waits for ever (github.com/ray-project/ray,
+# 40131).
 TOKEN = secrets.token_hex(32)
 OWN_CLUSTER: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -32,6 +34,7 @@ OWN_CLUSTER: Mapping[str, str] = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": TOKEN,
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+    "RAY_prestart_worker_first_driver": "0",
 }
 # The least that Ray takes; messages are a few hundred bytes.
 OBJECT_BYTES = 80 * 2**20
@@ -83,11 +86,14 @@ class Ray(Remote):
         except (lost.WorkerCrashedError, lost.NodeDiedError, lost.OutOfMemoryError, lost.ObjectLostError) as error:
             raise WorkerLost(_line(error)) from error
         except (lost.RayError, ConnectionError) as error:
-            where = f" at {self.address}" if self.address else ""
-            raise Interrupted(
-                f"Ray{where} does not answer: {_line(error)}. What was solved is kept: see that the cluster is well "
-                "and that ptqc is installed on its machines, and run the same command again"
-            ) from error
+            raise self._interrupted(error) from error
+
+    def _interrupted(self, error: Exception) -> Interrupted:
+        where = f" at {self.address}" if self.address else ""
+        return Interrupted(
+            f"Ray{where} does not answer: {_line(error)}. What was solved is kept: see that the cluster is well "
+            "and that ptqc is installed on its machines, and run the same command again"
+        )
 
     def _connected(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
         """What sends a message and waits for its reply."""
@@ -111,8 +117,10 @@ class Ray(Remote):
                 self._ask = lambda message: ray.get(task.remote(message))
                 self._ready.set()
                 self._closed.wait()
-        except Exception as error:  # whoever waits raises it
+        except PtqcError as error:  # whoever waits raises it
             self._failed.append(error)
+        except Exception as error:  # Ray raises bare ones where a process of a cluster ends while that begins
+            self._failed.append(self._interrupted(error))
         finally:
             self._ready.set()
 
