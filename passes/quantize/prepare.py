@@ -45,7 +45,7 @@ from ptqc.utils.progress import Progress
 from ptqc.utils.stopwatch import seconds_of
 
 SYNTHETIC = "synthetic"
-CONTINUED = "every other text goes on from a cache: the keys and values that the float model gives for its beginning"
+CONTINUED = "half of the texts go on from a cache: the keys and values that the float model gives for their beginnings"
 # One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
 HELD_BACK = 4
 FEWEST_DIFFERENT = 32
@@ -86,22 +86,23 @@ class CanonicalModel:
     @property
     def tuning(self) -> Samples:
         """Samples that decisions are fitted on."""
-        held = set(self._held())
-        return self.samples.select([i for i in range(len(self.samples)) if i not in held])
+        return self.samples.select(self._splits()[0])
 
     @property
     def held_back(self) -> Samples:
         """Samples that decisions are accepted on."""
-        return self.samples.select(self._held())
+        return self.samples.select(self._splits()[1])
 
-    def _held(self) -> list[int]:
+    def _splits(self) -> tuple[list[int], list[int]]:
         count = len(self.samples)
         turns = [0 if self.holds_back_first else _turn(block) for block in range(-(-count // HELD_BACK))]
         held = {min(HELD_BACK * block + turn, count - 1) for block, turn in enumerate(turns)}
-        # Copies are in one split, that of the first of them; of very few different samples, both need all.
+        # Copies follow the first of them, and none is held back besides it: a frequent one would be most of that split.
         first: dict[str, int] = {}
-        together = [i for i, one in enumerate(self.samples.records) if first.setdefault(one.origin, i) in held]
-        return together if len(first) >= FEWEST_DIFFERENT else sorted(held)
+        of = [first.setdefault(one.origin, i) for i, one in enumerate(self.samples.records)]
+        if self.holds_back_first or len(first) < FEWEST_DIFFERENT:  # very few different ones are needed in both
+            return [i for i in range(count) if i not in held], sorted(held)
+        return [i for i in range(count) if of[i] not in held], sorted(held.intersection(of))
 
 
 def _turn(number: int) -> int:
@@ -180,7 +181,7 @@ def _constant_inputs(samples: Samples) -> Iterator[Note]:
 
 
 def with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
-    """The samples, of which every other one goes on from a cache where the model is a decoder that takes one."""
+    """The samples, of which one of every two goes on from a cache where the model is a decoder that takes one."""
     feeds = continued(model, samples)
     if feeds is None:
         return samples
@@ -264,7 +265,9 @@ def _padding(model: ir.Model, samples: Samples, runner: Runner) -> Iterator[Note
         shape = samples[0][name].shape
         seen = [feeds[name] for feeds in samples.some(LOOKED_AT)]
         share = float(np.mean([np.mean(mask == 0) for mask in seen]))
-        if len(shape) != 2 or share < PADDED or not all(np.isin(mask, (0, 1)).all() for mask in seen):
+        # Of truth values 1 may mean padding; where nothing is 1, it does.
+        is_clear = seen[0].dtype != bool and share < 1 and all(np.isin(mask, (0, 1)).all() for mask in seen)
+        if len(shape) != 2 or share < PADDED or not is_clear:
             continue
         outputs = runner.run(samples[0])
         answers = [output for output, array in outputs.items() if array.ndim > 2 and array.shape[:2] == shape]

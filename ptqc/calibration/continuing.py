@@ -1,13 +1,15 @@
 """Samples of a decoder that go on from a cache, made of texts whose caches are empty.
 
-Texts and drawn tokens come without caches. Of every other one the model reads the beginning, and its own keys and
+Texts and drawn tokens come without caches. Of one of every two the model reads the beginning, and its own keys and
 values of that are the cache with which it reads the rest: half of the text, or its last token alone. So whatever is
-calibrated sees both ways in which a decoder runs, with the keys and values that it has in use.
+calibrated sees both ways in which a decoder runs, with the keys and values that it has in use. Which one of the two is
+drawn: evenly spread samples are of both kinds, whatever their distance.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import Self
 
 import numpy as np
@@ -65,13 +67,14 @@ class Continuation:
         return {**feeds, **tokens, **flags, **{past: outputs[present] for past, present in self.caches.items()}}
 
     def count(self, feeds: Feeds, turn: int) -> int:
-        """How many tokens are a beginning; 0 where a sample stays whole: every other one, and those with padding."""
+        """How many tokens are a beginning; 0 where a sample stays whole: one of two, and those with padding."""
         lengths = {int(feeds[name].shape[-1]) for name in (*self.cut, *self.masks)}
         is_padded = any(not feeds[name].all() for name in self.masks)
-        if turn % 2 == 0 or is_padded or len(lengths) > 1 or min(lengths) == 1:
+        draw, pair, place = Random(turn // 4).getrandbits(3), turn // 2 % 2, turn % 2
+        if place != (draw >> pair) & 1 or is_padded or len(lengths) > 1 or min(lengths) == 1:
             return 0
         (length,) = lengths
-        return length // 2 if turn % 4 == 1 else length - 1
+        return length // 2 if pair == draw >> 2 else length - 1
 
 
 def _masks(inputs: Sequence[InputSpec], roles: dict[str, InputRole]) -> list[InputSpec]:
@@ -90,7 +93,7 @@ def _names(specs: Iterable[InputSpec]) -> tuple[str, ...]:
 
 
 def continued(model: ir.Model, samples: Sequence[Feeds]) -> Iterator[Feeds] | None:
-    """The samples, of which every other one goes on from a cache; None where the model does not run so."""
+    """The samples, of which one of every two goes on from a cache; None where the model does not run so."""
     way = Continuation.of(model)
     first = None if way is None else next((turn for turn, feeds in enumerate(samples) if way.count(feeds, turn)), None)
     if way is None or first is None:

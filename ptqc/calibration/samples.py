@@ -344,7 +344,7 @@ class _Reader:
     """Reads an opened source; see `checked`.
 
     shares: how many samples of each item are taken; else as many of each as of the others, where their number is known.
-    rows_of: how many samples each item that was read has.
+    rows_of: how many samples each item that was read has. seen: all of these together.
     """
 
     stream: SampleSource
@@ -353,6 +353,7 @@ class _Reader:
     rows: Callable[[Feeds], Sequence[Feeds]] | None = None
     shares: Sequence[int] = ()
     rows_of: list[int] = field(default_factory=list)
+    seen: int = 0
 
     def __iter__(self) -> Iterator[CheckedSample]:
         stream, taken = self.stream, 0
@@ -368,13 +369,10 @@ class _Reader:
         if not taken:
             raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
 
-    @property
-    def seen(self) -> int:
-        """How many samples the items have that were read."""
-        return sum(self.rows_of)
-
     def gives_more(self) -> bool:
         """Whether there is a further item."""
+        if self.stream.available is not None:
+            return self.stream.available > len(self.rows_of)
         try:
             next(self.stream.samples)
         except Exception:  # the end, or what the user's code raises for an item that is not wanted
@@ -394,17 +392,21 @@ class _Reader:
         stream, start = self.stream, self.seen
         file = stream.files[place] if place < len(stream.files) else ""
         parts = parts_of(item, self.inputs) if stream.batches else (item,)
-        self.rows_of.append(len(parts))
-        is_named = len(parts) == 1 and bool(stream.places)
-        for number in self._chosen(place, len(parts), most):
-            first = stream.place(place) if is_named else start + number
-            feeds = conform(parts[number], self.inputs, first, file)
-            added = frozenset(name for name, array in feeds.items() if np.ndim(parts[number][name]) < array.ndim)
-            samples = self.rows(feeds) if self.rows and stream.batches else (feeds,)
-            if len(samples) > 1:
-                self.rows_of[-1], is_named = len(samples), False
-            for row in self._chosen(place, len(samples), most):
-                yield CheckedSample(first if is_named else start + number + row, file, samples[row], added)
+        first = stream.place(place) if stream.places and len(parts) == 1 else start
+        rows = self._rows(conform(parts[0], self.inputs, first, file)) if parts else ()
+        count, part = len(parts) * len(rows), 0  # parts of one item have equal shapes
+        self.rows_of.append(count)
+        self.seen += count
+        for number in self._chosen(place, count, most):
+            if number // len(rows) != part:
+                part = number // len(rows)
+                rows = self._rows(conform(parts[part], self.inputs, start + number, file))
+            feeds = rows[number % len(rows)]
+            added = frozenset(name for name, array in feeds.items() if np.ndim(parts[part][name]) < array.ndim)
+            yield CheckedSample(first if count == 1 else start + number, file, feeds, added)
+
+    def _rows(self, feeds: Feeds) -> Sequence[Feeds]:
+        return self.rows(feeds) if self.rows and self.stream.batches else (feeds,)
 
     def _chosen(self, place: int, count: int, most: int) -> Sequence[int]:
         """Which of so many samples of an item are taken."""
@@ -472,7 +474,7 @@ def _notes(reader: _Reader, records: Sequence[_Record], preprocessing: Preproces
         )
         notes.append(Note("calibrate", "", message, Level.WARNING))
     elif distinct < count:
-        message = f"{count - distinct} of the {count} calibration samples are copies of others, and share their split"
+        message = f"{count - distinct} of the {count} calibration samples are copies of others: no two splits share one"
         notes.append(Note("calibrate", "", message))
     return tuple(notes)
 

@@ -480,17 +480,17 @@ def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: st
         if isinstance(source, bytes):
             raise TypeError("bytes are not samples")
         items: Iterator[Any] = iter(source)  # type: ignore[call-overload]
-        count = min(len(source), limit) if hasattr(source, "__len__") else None
+        length = len(source) if hasattr(source, "__len__") else None
     except Exception as error:  # iter() and len() of the user's object may raise anything
         raise CalibrationError(f"cannot read calibration samples from {where} ({error}); give {ACCEPTED}") from error
     # What is iterated in its own way, such as a DataLoader of PyTorch, may not be indexed in the same.
     item: Any = getattr(source, "__getitem__", None)
-    if count is None or item is None or (hasattr(source, "__iter__") and not isinstance(source, Sequence)):
-        return SampleSource(_named(items, inputs), where, count, batches=True, is_iterated=True)
-    length = len(source)  # type: ignore[arg-type]
+    if length is None or item is None or (hasattr(source, "__iter__") and not isinstance(source, Sequence)):
+        count = None if length is None else min(length, limit)
+        return SampleSource(_named(items, inputs), where, count, length, batches=True, is_iterated=True)
     places = spread(length, limit)
     listed = (_feeds(item(place), inputs, place) for place in places)
-    return SampleSource(listed, where, count, length, batches=True, places=_of_part(places, length), reopens=True)
+    return SampleSource(listed, where, len(places), length, batches=True, places=_of_part(places, length), reopens=True)
 
 
 def _of_part(places: Sequence[int], length: int) -> Sequence[int]:

@@ -290,15 +290,17 @@ def _columns(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Encoder:
-    """Makes feeds of a text. length: tokens of a sample at most, and where it `pads` always.
+    """Makes feeds of a text. length: tokens of a sample at most, and where it `pads` always; most: of a text.
 
-    lengths: in samples, of the texts that were read.
+    is_fixed: whether the model takes this length alone. lengths: in samples, of the texts that were read.
     """
 
     tokenizer: Any
     inputs: Sequence[InputSpec]
     roles: dict[str, InputRole]
     length: int
+    most: int
+    is_fixed: bool
     pads: bool
     side: str
     filler: int
@@ -333,8 +335,20 @@ class _Encoder:
         # Of a text that is split nothing is lost, so its parts come in order.
         end = "right" if texts.overlong == "split" else cutting.get("direction", "right")
         tokenizer.enable_truncation(length, direction=end)
-        side, length = texts.padding_side or own.get("direction", "right"), fixed if pads and fixed else length
-        return cls(tokenizer, inputs, result, length, pads, side, filler, texts.special_tokens, where)
+        side, most = texts.padding_side or own.get("direction", "right"), length
+        return cls(
+            tokenizer,
+            inputs,
+            result,
+            fixed or length,
+            most,
+            fixed is not None,
+            pads,
+            side,
+            filler,
+            texts.special_tokens,
+            where,
+        )
 
     def __call__(self, name: str, text: str, parts: int) -> Iterator[Feeds]:
         """Feeds of at most so many parts of the text, evenly spread; the first one where there is to be one."""
@@ -352,9 +366,10 @@ class _Encoder:
         cut, count = sum(length > 1 for length in self.lengths), len(self.lengths)
         if not cut:
             return []
+        longer = "" if self.is_fixed and self.most == self.length else "a larger --length, or "
         message = (
-            f"{cut} of {count} texts have more than {self.length} tokens, and the rest of them is not used: a larger "
-            "--length, or --overlong split, would use more"
+            f"{cut} of {count} texts have more than {self.most} tokens, and the rest of them is not used: {longer}"
+            "--overlong split would use more"
         )
         return [Note("calibrate", "", message)]
 

@@ -1,6 +1,6 @@
 """Each row of a batch is a sample, however batches come in, where the model lets rows stand alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,40 @@ def test_some_of_a_sorted_list_are_scored_evenly_spread_and_of_a_loader_the_firs
         assert (result.cases, result.models[0].score.value, result.notes) == (20, 50, ())
     result = ptqc.evaluate(path, metric="top-1", data=of_loader(20, torch.from_numpy(labels)), samples=20)
     assert (result.cases, result.models[0].score.value) == (20, 100)
-    assert result.notes == ("of the DataLoader, the first 20 samples are scored",)
+    assert result.notes == ("of the DataLoader, at most the first 20 samples are scored",)
+
+
+class Lazily(Sequence[tuple[np.ndarray, int]]):
+    """Pairs that are read when they are asked for; one of them cannot be."""
+
+    def __init__(self, broken: int = -1) -> None:
+        self.broken, self.read = broken, set[int]()
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place >= len(self):
+            raise IndexError
+        if place == self.broken:
+            raise OSError("broken.jpg")
+        self.read.add(place)
+        return ROWS[place : place + 1], int((ROWS[place] @ LAYER).argmax())
+
+
+def test_of_a_list_only_those_are_read_that_are_scored(tmp_path: Path) -> None:
+    ir.save(layer("N"), tmp_path / "m.onnx")
+    pairs = Lazily()
+    result = ptqc.evaluate(tmp_path / "m.onnx", metric="top-1", data=pairs, samples=4)
+    assert (result.cases, result.models[0].score.value) == (4, 100)
+    assert pairs.read == {0, 16, 31, 47}
+
+
+@pytest.mark.parametrize("broken", [0, 16])
+def test_a_labelled_sample_that_cannot_be_read_is_named(broken: int, tmp_path: Path) -> None:
+    ir.save(layer("N"), tmp_path / "m.onnx")
+    with pytest.raises(CalibrationError, match=rf"samples\[{broken}\]: reading .*broken.jpg"):
+        ptqc.evaluate(tmp_path / "m.onnx", metric="top-1", data=Lazily(broken), samples=4)
 
 
 def test_rows_of_batches_are_scored_one_by_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Of every other text a decoder has the beginning in its cache: as it would have it in use."""
+"""Of half the texts a decoder has the beginning in its cache: as it would have it in use."""
 
 import re
 from pathlib import Path
@@ -8,9 +8,10 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 
-from ptqc.calibration.continuing import continued
+from ptqc.calibration.continuing import Continuation, continued
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
+from ptqc.calibration.sources import spread
 from ptqc.calibration.synthetic import draw
 from ptqc.execution.onnxruntime import Feeds, Runner
 
@@ -59,10 +60,20 @@ def made(model: ir.Model, samples: list[Feeds]) -> list[Feeds]:
 
 def test_half_of_a_text_or_its_last_token_goes_on_from_a_cache() -> None:
     result = made(decoder(), samples_of(decoder()))
-    assert [feeds["ids"].shape[1] for feeds in result] == [32, 16, 32, 1, 32, 16, 32, 1]
-    assert [feeds["past_key"].shape[2] for feeds in result] == [0, 16, 0, 31, 0, 16, 0, 31]
+    assert [feeds["ids"].shape[1] for feeds in result] == [1, 32, 32, 16, 32, 16, 1, 32]
+    assert [feeds["past_key"].shape[2] for feeds in result] == [31, 0, 0, 16, 0, 16, 31, 0]
     assert {feeds["attention_mask"].shape[1] for feeds in result} == {TOKENS}
-    assert result[1]["position_ids"].tolist() == [list(range(16, 32))]
+    assert result[3]["position_ids"].tolist() == [list(range(16, 32))]
+
+
+@pytest.mark.parametrize("most", [8, 32])
+@pytest.mark.parametrize("count", range(64, 1025, 32))
+def test_spread_samples_are_of_both_kinds(count: int, most: int) -> None:
+    way, feeds = Continuation.of(decoder()), samples_of(decoder(), 1)[0]
+    assert way is not None
+    continues = np.array([way.count(feeds, turn) > 0 for turn in range(count)])
+    assert np.sum(continues) == count // 2
+    assert 0 < np.mean(continues[spread(count, most)]) < 1
 
 
 def test_what_the_rest_gives_is_what_the_whole_text_gives() -> None:
@@ -85,14 +96,23 @@ def test_a_flag_says_whether_the_cache_is_read() -> None:
     samples = samples_of(model)
     assert not any(feeds["use_cache_branch"].any() for feeds in samples)
     result = made(model, samples)
-    assert [bool(feeds["use_cache_branch"][0]) for feeds in result] == [False, True] * 4
-    assert [feeds["past_key"].shape[2] for feeds in result[:4]] == [0, 16, 0, 31]
+    assert [bool(feeds["use_cache_branch"][0]) for feeds in result] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert [feeds["past_key"].shape[2] for feeds in result[:4]] == [31, 0, 0, 16]
 
 
 def test_a_padded_text_stays_whole() -> None:
     samples = samples_of(decoder())
-    samples[1]["attention_mask"][:, :20] = 0
-    assert [feeds["past_key"].shape[2] for feeds in made(decoder(), samples)] == [0, 0, 0, 31, 0, 16, 0, 31]
+    samples[3]["attention_mask"][:, :20] = 0
+    assert [feeds["past_key"].shape[2] for feeds in made(decoder(), samples)] == [31, 0, 0, 0, 0, 16, 31, 0]
 
 
 @pytest.mark.parametrize(

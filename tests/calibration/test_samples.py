@@ -334,6 +334,37 @@ def test_the_first_samples_of_an_iterator_are_told_where_it_gives_more(count, is
     assert [note.level for note in said] == [Level.WARNING] * is_told
 
 
+def test_a_source_of_known_length_gives_no_more_than_is_used(tmp_path):
+    class Loader:
+        def __init__(self, count):
+            self.count, self.given = count, 0
+
+        def __len__(self):
+            return self.count
+
+        def __iter__(self):
+            for i in range(self.count):
+                self.given += 1
+                yield {"x": np.full((1, 4), i, np.float32)}
+
+    for count in (10, 11):
+        loader = Loader(count)
+        samples = collect(loader, [X], tmp_path / str(count), 10)
+        assert loader.given == 10
+        assert any(note.message.startswith("the first 10 samples of") for note in samples.notes) == (count > 10)
+
+
+def test_stacks_of_batches_are_evenly_spread(tmp_path):
+    stacks = np.arange(3 * 4 * 5 * 4, dtype=np.float32).reshape(3, 4, 5, 4)
+    samples = collect(list(stacks), [X], tmp_path, 12, rows=lambda feeds: one_by_one(feeds["x"]))
+    places = [int(feeds["x"][0, 0]) // 4 for feeds in samples]
+    assert [place // 20 for place in places] == [0] * 4 + [1] * 4 + [2] * 4
+    assert numbers(samples) == places
+    assert [note.message for note in samples.notes if "evenly" in note.message] == [
+        "12 of the 60 samples given are used, evenly spread"
+    ]
+
+
 def test_some_are_spread_from_the_first_to_the_last(tmp_path):
     samples = collect(np.arange(400, dtype=np.float32).reshape(100, 4), [X], tmp_path, 100)
     assert numbers(samples.some(4)) == [0, 33, 66, 99]

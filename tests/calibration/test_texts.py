@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +101,15 @@ def test_texts_that_are_cut_are_told(vocabulary: Path, overlong: str, count: int
     source = open_source(texts, (TOKENS,), 100)
     assert len(list(source.samples)) == (2 if count else 4)
     assert [note.message.split(",")[0] for note in source.notes()] == ["1 of 2 texts have more than 4 tokens"] * count
+
+
+@pytest.mark.parametrize(("length", "advice"), [(4, "a larger --length, or --overlong split"), (6, "--overlong split")])
+def test_texts_that_are_cut_for_a_fixed_length_are_told(vocabulary: Path, length: int, advice: str) -> None:
+    source = open_source(Texts(["cat " * 8], vocabulary, length=length), (replace(TOKENS, shape=(1, 6)),), 100)
+    assert len(list(source.samples)) == 1
+    assert [note.message for note in source.notes()] == [
+        f"1 of 1 texts have more than {length} tokens, and the rest of them is not used: {advice} would use more"
+    ]
 
 
 @pytest.mark.parametrize("name", ["texts.json", "texts.JSONL"])

@@ -557,8 +557,10 @@ def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Sa
 
 def _fresh(samples: Samples, measured: Samples) -> Samples:
     """The samples that are not measured on. Raises CalibrationError where fewer than two are."""
-    known = {record.origin for record in measured.records}
-    fresh = samples.select([place for place, record in enumerate(samples.records) if record.origin not in known])
+    # What earlier releases recorded does not tell what it was made of.
+    known = {digest for record in measured.records for digest in (record.origin, record.sha256)}
+    places = (place for place, record in enumerate(samples.records) if known.isdisjoint((record.origin, record.sha256)))
+    fresh = samples.select(list(places))
     if len(fresh) < 2:
         raise CalibrationError(
             f"only {len(fresh)} of {len(samples)} samples differ from those that were measured on and can judge a loss "

@@ -17,9 +17,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
-from ptqc.calibration.inputs import InputSpec, input_specs
+from ptqc.calibration.inputs import InputSpec, input_specs, sample_name
 from ptqc.calibration.open_batches import OpenBatches
-from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
+from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked, guarded
 from ptqc.calibration.sources import (
     CSV,
     LABELS,
@@ -43,6 +43,7 @@ from ptqc.evaluation.masks import with_masks
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.tools.evaluating.metric import Metric
 from ptqc.utils.arguments import path_of, shown
+from ptqc.utils.lazy import Lazy
 
 MOST_DIGITS = 4300  # of a whole number: Python reads no more, so a longer one is a word
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
@@ -114,7 +115,7 @@ def read_judges(
         limit = EVERY_SAMPLE if most is None else most * together
         notes = list[str]()
         if most and stream.is_iterated and not isinstance(data, str | Path):
-            notes.append(f"of the {type(data).__name__}, the first {most} samples are scored")
+            notes.append(f"of the {type(data).__name__}, at most the first {most} samples are scored")
         rows = _rows_without_labels(model, result) if together == 1 else None
         return Judges(_cases(checked(stream, inputs, limit, rows), result, metric, None), None, tuple(notes))
     chosen = frozenset(spread(total, total if most is None else most))
@@ -236,8 +237,11 @@ def _opened(
     if not isinstance(data, str | Path):
         labels: list[Any] = []
         if isinstance(data, Sequence) and _may_have_classes(data):
-            deque(labelled_items(data, inputs, labels), maxlen=0)  # all labels, so that their number is known
-            return (labelled_items(data, inputs, []), labels) if labels else (data, labels)
+            places = spread(len(data), len(data) if most is None or metric.samples > 1 else most)
+            items = Lazy(lambda place: data[places[place]], len(places))
+            read = guarded(iter(items), lambda place: f"{sample_name(places[place])}: reading {type(data).__name__}")
+            deque(labelled_items(read, inputs, labels), maxlen=0)  # all labels, so that their number is known
+            return (labelled_items(items, inputs, []), labels) if labels else (data, labels)
         if isinstance(data, Iterable) and _may_have_classes(data):
             return labelled_items(data, inputs, labels), labels
         return data, labels
@@ -256,7 +260,12 @@ def _may_have_classes(data: Iterable[Any]) -> bool:
     """Whether items of an iterable may have class numbers behind their arrays, as those of a data loader."""
     if hasattr(data, "__array__") or callable(getattr(data, "get_next", None)):
         return False
-    return not isinstance(data, Sequence) or (len(data) > 0 and isinstance(data[0], tuple | list | Mapping))
+    if not isinstance(data, Sequence):
+        return True
+    try:
+        return len(data) > 0 and isinstance(data[0], tuple | list | Mapping)
+    except Exception:  # of the user's code; whoever reads that sample names it
+        return True
 
 
 def _of_arrays(values: Mapping[str, Any], inputs: Sequence[InputSpec]) -> tuple[object, list[Any]]:

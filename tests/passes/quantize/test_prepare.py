@@ -72,8 +72,22 @@ def test_copies_are_in_one_split(tmp_path: Path) -> None:
     result = prepared(residual(), [{"x": x} for x in each.repeat(2, 0)], tmp_path)
     tuning, held = ({x["x"].tobytes() for x in split} for split in (result.tuning, result.held_back))
     assert not tuning & held
-    assert len(result.tuning) + len(result.held_back) == 64
-    assert len(held) >= 8
+    assert len(result.tuning) + 2 * len(result.held_back) == 64
+    assert len(held) == len(result.held_back) >= 8
+
+
+def test_a_frequent_copy_is_held_back_once(tmp_path: Path) -> None:
+    each = np.random.default_rng(0).random((40, 1, 3, 8, 8), np.float32)
+    result = prepared(residual(), [{"x": each[0 if i < 24 else i - 24]} for i in range(64)], tmp_path)
+    held = [x["x"].tobytes() for x in result.held_back]
+    assert len(held) == len(set(held)) >= 8
+    assert len(result.tuning) >= 24
+
+
+def test_what_earlier_releases_held_back_stays(tmp_path: Path) -> None:
+    each = np.random.default_rng(0).random((32, 1, 3, 8, 8), np.float32)
+    result = replace(prepared(residual(), [{"x": x} for x in each.repeat(2, 0)], tmp_path), holds_back_first=True)
+    assert (len(result.tuning), len(result.held_back)) == (48, 16)
 
 
 @pytest.mark.parametrize(("tokens", "is_told"), [(12, True), (15, False)])
@@ -93,6 +107,21 @@ def test_answers_at_places_of_padding_are_told(tokens: int, is_told: bool, outpu
     result = prepared(model, [{"input_ids": one, "attention_mask": mask} for one in ids], tmp_path)
     said = [note for note in result.notes if note.message.startswith("25% of the places are padding")]
     assert [note.level for note in said] == [Level.WARNING] * (is_told and "T" in output)
+
+
+@pytest.mark.parametrize("mask", [np.zeros((1, 16), np.int64), np.arange(16)[None] > 12], ids=["zeros", "truth values"])
+def test_masks_of_unknown_sense_are_not_taken_for_padding(mask: np.ndarray, tmp_path: Path) -> None:
+    kind = "bool" if mask.dtype == bool else "int64"
+    graph = f"""g (int64[N,T] input_ids, {kind}[N,T] attention_mask) => (float[N,T,8] y) {{
+        e = Gather(table, input_ids)
+        s = Cast<to=1>(attention_mask)
+        u = Unsqueeze(s, last)
+        y = Sub(e, u)
+    }}"""
+    model = proto(graph, table=weight(20, 8), last=np.array([2]))
+    ids = np.random.default_rng(0).integers(0, 20, (8, 1, 16))
+    result = prepared(model, [{"input_ids": one, "attention_mask": mask} for one in ids], tmp_path)
+    assert not [note for note in result.notes if "are padding" in note.message]
 
 
 def test_an_earlier_compile_held_back_the_first_of_four(tmp_path: Path) -> None:

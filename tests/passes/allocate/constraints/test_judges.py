@@ -1,5 +1,6 @@
 """Samples that judge a loss: how many, which, and never one that was measured on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from ptqc.errors import CalibrationError
 from ptqc.frontend import read_model
 from ptqc.notes import Level
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.constraints.loss import LossBudget, gather_apart, with_judges
+from ptqc.passes.allocate.constraints.loss import LossBudget, _fresh, gather_apart, with_judges
 from ptqc.passes.quantize.prepare import prepare
 from ptqc.utils.progress import SILENT
 
@@ -90,3 +91,11 @@ def test_others_are_taken_later_but_for_those_that_were_measured_on(tmp_path: Pa
     assert numbers(result.judging) == list(range(30, 50))
     with pytest.raises(CalibrationError, match="only 0 of 30 samples differ from those that were measured on"):
         with_judges(prepared, counted(30), tmp_path / "judging", None, LOSS)
+
+
+def test_samples_of_earlier_releases_do_not_judge(tmp_path: Path) -> None:
+    """These did not record what was read; what was made of it is made again."""
+    samples, _ = gathered(tmp_path, counted(30), None)
+    read = replace(samples, records=tuple(replace(one, read="0" * 64) for one in samples.records))
+    with pytest.raises(CalibrationError, match="only 0 of 30 samples differ"):
+        _fresh(read, samples)
