@@ -50,6 +50,7 @@ RECIPES = (
 COMPRESSED = 0.6  # of the float bytes: what is not even that much smaller says nothing about a budget
 SCORING_THREADS = 1  # nothing is timed here, and threads that wait for one another make a busy machine busier
 OF_PTQC = "ptqc_"
+DIGITS = 6  # of figures, behind the point
 ABSENT, FAILED = "not installed", "ptqc failed"
 
 
@@ -171,6 +172,11 @@ def ptqc_row(size: int, earlier: str | None, setting: Setting) -> dict[str, Any]
     return {OF_PTQC + key: value for key, value in row.items()} | {"ptqc_folder": folder} | note
 
 
+def rounded(value: Any) -> Any:
+    """A figure as data files have it."""
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
 def sized(size: int, task: Task) -> dict[str, Any]:
     """A file's bytes, and their share of the float file's."""
     return {"bytes": size, "share_of_float": size / task.path.stat().st_size}
@@ -241,7 +247,7 @@ def main() -> None:
         raise SystemExit("not recorded, as ptqc failed")
     if arguments.record:
         tried = [row for row in rows if row.get("note") != ABSENT]
-        recorded = [{"budget": "", **{column.key: row.get(column.key) for column in COLUMNS}} for row in tried]
+        recorded = [{"budget": "", **{column.key: rounded(row.get(column.key)) for column in COLUMNS}} for row in tried]
         harness.record(harness.FIGURES / "peers.json", recorded, facts, "peer")
 
 

@@ -130,7 +130,12 @@ def peer(task: str, name: str) -> Row:
 def lost(task: str, name: str) -> tuple[str, str, str]:
     """Percent of the bytes, and the points that another tool and ptqc lose in these."""
     row = peer(task, name)
-    return f"{100 * row['share_of_float']:.1f}", f"{-row['difference']:.1f}", f"{-row['ptqc_difference']:.1f}"
+    return f"{100 * row['share_of_float']:.1f}", points(row["difference"]), points(row["ptqc_difference"])
+
+
+def points(difference: float) -> str:
+    """What a score lost."""
+    return f"{0 - difference:.1f}"
 
 
 def at_4_bits() -> tuple[str, str, str]:
@@ -143,7 +148,14 @@ def at_4_bits() -> tuple[str, str, str]:
 def with_seqmse() -> tuple[str, str]:
     """The points that AIMET loses on ResNet-8 with two kinds of scales."""
     first, second = (peer("mlperftiny_ic_resnet8", name)["difference"] for name in ("w4a8-seqmse", "w4a8"))
-    return f"{-first:.1f}", f"{-second:.1f}"
+    return points(first), points(second)
+
+
+def with_adaround() -> tuple[str, ...]:
+    """Percent of the keyword network's bytes and the points that AIMET's AdaRound loses in these, and ptqc's."""
+    row = peer("mlperftiny_kws_dscnn", "w4a8-adaround")
+    shares = (f"{100 * row[key]:.1f}" for key in ("share_of_float", "ptqc_share_of_float"))
+    return next(shares), points(row["difference"]), next(shares), points(row["ptqc_difference"])
 
 
 def judged() -> tuple[str, str, str]:
@@ -156,8 +168,8 @@ def beside_int8() -> tuple[str, ...]:
     """Seconds of ONNX Runtime's int8 and of ptqc, and percent by which ptqc's files are smaller."""
     selected = [row for row in rows("peers") if row["peer"] == f"onnxruntime {INT8}"]
     smaller = [100 * (1 - row["ptqc_share_of_float"] / row["share_of_float"]) for row in selected]
-    times = (spread([row[key] for row in selected]) for key in ("seconds", "ptqc_seconds"))
-    return (*next(times), word(len(selected)), *next(times), *spread(smaller))
+    theirs, ours = ([row[key] for row in selected] for key in ("seconds", "ptqc_seconds"))
+    return (*spread(theirs, 1), word(len(selected)), *spread(ours), *spread(smaller))
 
 
 def faster() -> tuple[str, ...]:
@@ -433,8 +445,8 @@ SENTENCES = (
     ),
     Sentence(
         "docs/start/choosing.md",
-        "`quantize_static` took {} to {} s for {} networks. An earlier version of ptqc took {} to {} s for them, on a "
-        "busier machine than above. ptqc's largest files were {} to {} % smaller",
+        "`quantize_static` took {} to {} s for {} networks, and ptqc {} to {} s. ptqc's largest files were {} to {} % "
+        "smaller",
         beside_int8,
     ),
     Sentence(
@@ -442,7 +454,12 @@ SENTENCES = (
         "simple recipes of other tools lost {} to {} points on these networks, and ptqc at most {}:",
         at_4_bits,
     ),
-    Sentence("docs/results.md", "SeqMSE lost {} points on ResNet-8, where min/max scales lost {}. Rows", with_seqmse),
+    Sentence("docs/results.md", "SeqMSE lost {} points on ResNet-8, where min/max scales lost {}.", with_seqmse),
+    Sentence(
+        "docs/results.md",
+        "in {} % of the keyword network's bytes it lost {} points, and ptqc in {} % of them {};",
+        with_adaround,
+    ),
     Sentence("docs/results.md", "{} networks with labelled evaluation data, from {} to {} MB", judged),
     Sentence(
         "docs/results.md",
