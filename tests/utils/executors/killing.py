@@ -99,7 +99,8 @@ def check_killed(one: Killable, usual: Usual, seed: int, victims: Callable[[int,
         except ProcessLookupError:
             continue
     if running.wait() != 0:
-        assert running.returncode != InternalError.exit_code, running.communicate()[1]
+        problem = running.communicate()[1]
+        assert running.returncode != InternalError.exit_code, problem
         assert gone(marked(one.mark), one.patience)
         running = one.start()
     (files, entries), (usual_files, usual_entries) = one.finish(running), usual.found
