@@ -51,7 +51,7 @@ class Evaluation:
         self._waiting: list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = []
         self._loss: Any = None
         self._losses: list[tuple[float, int]] = []
-        self.predictions = self.differing = 0
+        self._differing: list[dict[str, tuple[int, int]]] = []
 
     def add(self, real: Sequence[np.ndarray], tested: Sequence[np.ndarray]) -> None:
         """One run of both models."""
@@ -66,9 +66,8 @@ class Evaluation:
         if self._loss is None:
             self._loss = OutputLoss.of(self._kinds, [real for real, _ in self._waiting])
         for real, tested in self._waiting:
-            self._losses.append((self._loss(real, tested), self._loss.size(real)))
-            differing, predictions = differing_classes(self._kinds, real, tested)
-            self.differing, self.predictions = self.differing + differing, self.predictions + predictions
+            self._losses.append((self._loss(real, tested), self._loss.size(real, tested)))
+            self._differing.append(differing_classes(self._kinds, real, tested))
         self._waiting.clear()
 
     def lost(self, unit: str) -> float:
@@ -76,7 +75,10 @@ class Evaluation:
         if self._waiting:
             self._count()
         if unit == "%same":
-            return self.differing / self.predictions
+            from ptqc.passes.allocate.constraints.criteria import most_differing
+
+            differing, predictions = np.sum(most_differing(self._differing), axis=0)
+            return float(differing / predictions)
         losses, sizes = np.array(self._losses).T
         return float((losses * sizes).mean() / sizes.mean())
 

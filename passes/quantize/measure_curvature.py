@@ -259,7 +259,7 @@ def _ranges(candidates: WeightCandidates, site: ScaleGroup) -> Sequence[QuantPar
 
 def _all(sweeps: _Sweeps, samples: Sequence[tuple[Feeds, Outputs]]) -> tuple[_SquareSums, int]:
     """Means over as many samples as there is time for, at least one; how many these are."""
-    sizes = [sweeps.loss.size(reference) for _, reference in samples]
+    sizes = [sweeps.loss.size(reference, reference) for _, reference in samples]
     usual, result, done = float(np.mean(sizes)) or 1.0, _SquareSums(), 0
     numbered = ((number, *sample) for number, sample in enumerate(samples))
     candidates = sweeps.candidates

@@ -213,10 +213,15 @@ class Samples(Sequence[Feeds]):
     @property
     def distinct(self) -> "Samples":
         """One of several copies."""
+        return self.select(self.first_copies)
+
+    @property
+    def first_copies(self) -> Sequence[int]:
+        """The places of those that are no copies of earlier ones."""
         first: dict[str, int] = {}
         for place, record in enumerate(self.records):
             first.setdefault(record.origin, place)
-        return self.select(list(first.values()))
+        return list(first.values())
 
     @property
     def row_shapes(self) -> frozenset[tuple[tuple[int, ...], ...]]:

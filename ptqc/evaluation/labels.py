@@ -43,6 +43,7 @@ from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of, shown
 
 MOST_DIGITS = 9  # of a class number
+NO_CLASS = -1
 GROUPS = 50  # of samples: a score is computed without each
 MASK_AXES = 2  # the fewest of a label for each pixel
 ARRAYS, COCO = ".npz", ".json"
@@ -76,8 +77,17 @@ class Labelled(ABC):
         """The score of samples, in percent. measured: of each."""
 
     @abstractmethod
+    def select(self, places: Sequence[int]) -> Self:
+        """The samples at these places."""
+
     def every_second(self, first: int) -> Self:
         """Every second sample from the first given."""
+        return self.select(range(first, len(self.samples), 2))
+
+    @property
+    def distinct(self) -> Self:
+        """One of several copies of a sample."""
+        return self.select(self.samples.first_copies)
 
     def guessing(self, run: Runs) -> float | None:
         """What guessing scores, in percent; None where that is unknown. Raises CalibrationError for wrong labels."""
@@ -112,9 +122,10 @@ class LabelledClasses(Labelled):
         """Share of samples whose class is their label."""
         return 100 * float(np.mean(measured))
 
-    def every_second(self, first: int) -> "LabelledClasses":
+    def select(self, places: Sequence[int]) -> "LabelledClasses":
         """See `Labelled`."""
-        return LabelledClasses(self.samples[first::2], self.labels[first::2], self.names[first::2])
+        names = tuple(self.names[place] for place in places) if self.names else ()
+        return LabelledClasses(self.samples.select(places), self.labels[list(places)], names)
 
     def guessing(self, run: Runs) -> float | None:
         """See `Labelled`: one of the classes that the model scores."""
@@ -175,9 +186,9 @@ class LabelledObjects(Pooled):
         """Mean average precision as COCO defines it."""
         return 100 * MeanPrecision.of(measured).mean
 
-    def every_second(self, first: int) -> "LabelledObjects":
+    def select(self, places: Sequence[int]) -> "LabelledObjects":
         """See `Labelled`."""
-        return LabelledObjects(self.samples[first::2], self.truths[first::2], self.detector)
+        return LabelledObjects(self.samples.select(places), tuple(self.truths[i] for i in places), self.detector)
 
 
 @dataclass(frozen=True)
@@ -201,9 +212,9 @@ class LabelledMasks(Pooled):
         """The mean over classes of intersection over union, of the pixels of all pictures."""
         return mean_iou(joined(measured))
 
-    def every_second(self, first: int) -> "LabelledMasks":
+    def select(self, places: Sequence[int]) -> "LabelledMasks":
         """See `Labelled`."""
-        return LabelledMasks(self.samples[first::2], self.masks[first::2])
+        return LabelledMasks(self.samples.select(places), tuple(self.masks[place] for place in places))
 
 
 def is_input(name: str, inputs: Sequence[InputSpec]) -> bool:
@@ -215,10 +226,12 @@ def predicted(outputs: Mapping[str, object]) -> int:
     """The class that a model gives one sample.
 
     That with the largest score in the first output of several real numbers; where there is none, the first integer
-    alone, as classifiers of scikit-learn give it; else the first output decides.
+    alone, as classifiers of scikit-learn give it; else the first output decides. NO_CLASS where a score is NaN.
     """
     answer = _answer(outputs)
     is_class = answer.dtype.kind in "iu" and answer.size == 1
+    if answer.dtype.kind == "f" and np.isnan(answer).any():
+        return NO_CLASS
     return int(answer.item() if is_class else answer.reshape(-1).argmax())
 
 

@@ -67,7 +67,8 @@ class Classes(Head):
     def same(self, reference: np.ndarray, quantized: np.ndarray) -> np.ndarray:
         """Of every prediction, whether its top class is the same; of a detector, of those that are not background."""
         real, result = (np.ravel(value.argmax(self.axis)) for value in (reference, quantized))
-        return np.asarray((real == result)[real != self.background])
+        is_number = ~np.ravel(np.isnan(quantized).any(self.axis))
+        return np.asarray((is_number & (real == result))[real != self.background])
 
     @abstractmethod
     def log_probabilities(self, value: np.ndarray) -> np.ndarray:

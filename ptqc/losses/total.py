@@ -57,16 +57,17 @@ class OutputLoss:
 
     def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
         """Over batches, each weighed by the size of its outputs."""
-        result = [(self(a, b), self.size(a)) for a, b in zip(reference, quantized, strict=True)]
+        result = [(self(a, b), self.size(a, b)) for a, b in zip(reference, quantized, strict=True)]
         return _weighed([loss for loss, _ in result], [size for _, size in result])
 
-    def size(self, outputs: Outputs) -> int:
-        """Elements of all outputs that are judged: how much a batch weighs in a mean."""
-        return sum(self._size(name, outputs) for name in self.kinds)
+    def size(self, reference: Outputs, quantized: Outputs) -> int:
+        """Elements of all outputs that are compared: how much a batch weighs in a mean."""
+        return sum(self._size(name, reference, quantized) for name in self.kinds)
 
-    def _size(self, name: str, outputs: Outputs) -> int:
-        kind = self.kinds[name]
-        return finite_rows(kind, kind.read(name, outputs))[0].size if has_flaws(outputs[name]) else outputs[name].size
+    def _size(self, name: str, reference: Outputs, quantized: Outputs) -> int:
+        if reference[name].shape == quantized[name].shape and not has_flaws(reference[name]):
+            return reference[name].size
+        return self._pair(name, reference, quantized)[0].size
 
     def _pair(self, name: str, reference: Outputs, quantized: Outputs) -> Pair:
         """What is compared of an output."""
@@ -74,7 +75,7 @@ class OutputLoss:
 
     def mean_losses(self, name: str, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> dict[str, float]:
         """Mean losses of one output, by groups of its channels; batches are weighed by their size."""
-        result = [(self.losses(name, a, b), self._size(name, a)) for a, b in zip(reference, quantized, strict=True)]
+        result = [(self.losses(name, a, b), self._size(name, a, b)) for a, b in zip(reference, quantized, strict=True)]
         sizes = [size for _, size in result]
         return {group: _weighed([losses[group] for losses, _ in result], sizes) for group in result[0][0]}
 

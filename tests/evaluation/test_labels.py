@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from ptqc.evaluation.labels import (
     read_labels,
 )
 from ptqc.execution.onnxruntime import Runner
-from ptqc.passes.allocate.constraints.criteria import LabelledDrop
+from ptqc.passes.allocate.constraints.criteria import LabelledDrop, most_of
 from ptqc.utils.store import write_npz
 
 
@@ -306,11 +307,39 @@ def test_a_detector_loses_points_of_its_mean_average_precision(
     same, blind = ir.to_proto(of_quarters), of_quarters.clone()
     blind.graph.initializers["corners"].const_value = ir.tensor(QUARTERS + 100, name="corners")
     nothing = criterion.judged(same)
-    assert (nothing.value, nothing.bound, nothing.samples, criterion.judges) == (0, 0, 4, 4)
+    assert (nothing.value, nothing.samples, criterion.judges) == (0, 4, 4)
+    assert nothing.bound == pytest.approx(100 * most_of(0, 4))  # four pictures of which none changed
     real = result.every_second(1).score(Runner(of_quarters).run)
     lost = criterion.judged(ir.to_proto(blind))
     assert lost.value == pytest.approx(real)
     assert lost.bound >= lost.value
+
+
+def test_of_copies_one_has_a_label(tmp_path: Path) -> None:
+    """Each image twice, side by side: one would choose, and the other judge."""
+    data = np.random.default_rng(0).random((5, 8), np.float32).repeat(2, axis=0)
+    model = parse("g (float[N,8] x) => (float[N,4] y) { y = MatMul(x, w) }", w=np.ones((8, 4), np.float32))
+    result = read_labels(model, {"x": data, "labels": np.arange(10) // 2}, tmp_path / "labelled", None).distinct
+    assert isinstance(result, LabelledClasses)
+    assert result.labels.tolist() == [0, 1, 2, 3, 4]
+    assert [record.number for record in result.samples.records] == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(("missing", "use"), [(0, "choose"), (1, "judge")])
+def test_a_half_without_objects_is_refused(
+    missing: int, use: str, of_quarters: ir.Model, pictures: Path, tmp_path: Path
+) -> None:
+    result = labelled(of_quarters, pictures, tmp_path / "spool")
+    assert isinstance(result, LabelledObjects)
+    nothing = (
+        replace(truth, boxes=truth.boxes[:0], labels=truth.labels[:0], crowd=truth.crowd[:0]) for truth in result.truths
+    )
+    truths = tuple(
+        none if place % 2 == missing else truth
+        for place, (none, truth) in enumerate(zip(nothing, result.truths, strict=True))
+    )
+    with pytest.raises(CalibrationError, match=f"4 labelled samples that {use} hold nothing that is scored"):
+        _ = LabelledDrop(1.0, "%drop", of_quarters, replace(result, truths=truths))._real
 
 
 def test_judges_that_weights_were_fitted_to_are_counted(tmp_path: Path) -> None:

@@ -318,3 +318,10 @@ def test_what_was_not_found_any_more_counts_as_zeros() -> None:
     assert loss(measure, z, y) == pytest.approx(1 / 3)
     nothing = np.zeros((0, 2), np.float32)
     assert loss(measure, nothing, nothing) == 0
+
+
+def test_what_the_compiled_model_alone_finds_weighs_as_much() -> None:
+    nothing, some = ({"y": np.arange(6 * rows, dtype=np.float32).reshape(rows, 6)} for rows in (0, 3))
+    loss = OutputLoss.of({"y": Regression()}, [some])
+    assert loss.size(nothing, some) == loss.size(some, nothing) == loss.size(some, some) == 18
+    assert loss.mean([nothing, some], [some, some]) > 0

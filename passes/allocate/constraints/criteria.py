@@ -2,8 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.errors import CalibrationError
 from ptqc.evaluation.labels import Labelled
 from ptqc.evaluation.scoring import Scoring
 from ptqc.execution.onnxruntime import Runner, open_packed
@@ -20,6 +21,9 @@ from ptqc.ir.recorded import release, released, remembered
 from ptqc.losses import Kinds, OutputLoss, Outputs, comparable
 from ptqc.losses.base import some_rows
 from ptqc.losses.classes import Classes
+from ptqc.losses.finite_rows import finite_rows
+from ptqc.losses.labels import RATE, Labels
+from ptqc.losses.total import HOPELESS
 
 SAME, DROP = "%same", "%drop"
 # How a budget writes the units that losses are measured in, by the name that `ptqc.losses` gives them.
@@ -197,6 +201,9 @@ CHANGED = f"{STUDENT}, and at least Clopper-Pearson of answers that became wrong
 # 1.4 to 2.5 times.
 CERTAIN = 0.99
 
+# Of fewer values no bound on their mean is to be trusted.
+FEWEST_JUDGES = 8
+
 Compared = Iterator[tuple[Outputs, Outputs]]
 
 
@@ -211,18 +218,25 @@ class Lost:
     values: tuple[float, ...] = ()
 
     @classmethod
-    def mean(cls, values: np.ndarray) -> "Lost":
-        """Of values that are drawn independently."""
-        return cls(float(values.mean()), mean_at_most(values), len(values), STUDENT, tuple(values.tolist()))
+    def mean(cls, values: np.ndarray, most: float = 0.0) -> "Lost":
+        """Of values that are drawn independently. most: what another may be, where these are all alike."""
+        bound = mean_at_most(values)
+        if len(values) and not np.ptp(values) > 0:
+            bound = max(bound, most * most_of(0, len(values)))
+        return cls(float(values.mean()), bound, len(values), STUDENT, tuple(values.tolist()))
 
 
 @dataclass(frozen=True)
 class Criterion(ABC):
-    """limit: what may be lost. unit: of it, as the budget writes it. order: the power of it that a loss grows with."""
+    """limit: what may be lost. unit: of it, as the budget writes it.
+
+    order: the power of the limit that a loss grows with. given: which of the samples that are given judge.
+    """
 
     limit: float
     unit: str
     order: ClassVar[float] = 1.0
+    given: ClassVar[str] = "a quarter of all samples, or all beyond --samples, judge"
 
     def shown(self, lost: float) -> str:
         """What is lost, in the words of the budget."""
@@ -246,7 +260,7 @@ class Criterion(ABC):
     @property
     def can_show(self) -> bool:
         """Whether so many samples could show that a budget is kept, and might by chance not show it."""
-        return self.judges > 1
+        return self.judges >= FEWEST_JUDGES
 
     @property
     def certainty(self) -> float | None:
@@ -342,8 +356,10 @@ class MeanLoss(OnSplits):
 
     def _lost(self, file: onnx.ModelProto, samples: Samples) -> Lost:
         loss = self.splits.loss
-        result = [(loss(a, b), loss.size(a)) for a, b in self.splits.compared(file, samples)]
-        return Lost.mean(_weighed(result))
+        result = [(loss(a, b), loss.size(a, b)) for a, b in self.splits.compared(file, samples)]
+        labels = (kind for kind in loss.kinds.values() if isinstance(kind, Labels))
+        lost = Lost.mean(_weighed(result), sum(RATE * loss.rate(kind) for kind in labels))
+        return lost if lost.samples >= FEWEST_JUDGES else replace(lost, bound=math.inf)
 
     def start(self, default: float) -> float:
         del default
@@ -363,7 +379,10 @@ class SameClass(OnSplits):
 
         def compared() -> Compared:
             for real, packed in self.splits.compared(file, self.splits.held_back):
-                losses.append((kind.combine(kind.losses(real[name], packed[name])), real[name].size))
+                first, second = comparable(kind, real[name], packed[name])
+                is_finite = np.isfinite(second).all()
+                loss = kind.combine(kind.losses(first, second)) if first.size and is_finite else HOPELESS
+                losses.append((loss, first.size))
                 yield real, packed
 
         lost = self._lost(compared())
@@ -376,17 +395,15 @@ class SameClass(OnSplits):
         return self._lost(self.splits.compared(file, self.splits.judging))
 
     def _lost(self, compared: Compared) -> Lost:
-        result = [differing_classes(self.splits.kinds, *pair) for pair in compared]
+        result = most_differing([differing_classes(self.splits.kinds, *pair) for pair in compared])
         differing, predictions = (sum(numbers) for numbers in zip(*result, strict=True))
         if max(count for _, count in result) == 1:
             bound = most_of(differing, predictions)
             return Lost(differing / predictions, bound, predictions, EXACT, tuple(float(x) for x, _ in result))
-        values = _weighed([(number / max(count, 1), count) for number, count in result])
-        if np.ptp(values) > 0:
-            return Lost.mean(values)
-        more = values.copy()  # one more prediction is taken to differ: samples that are all alike show no spread
-        more[0] += len(values) / predictions
-        return Lost(float(values.mean()), mean_at_most(more), len(values), STUDENT, tuple(values.tolist()))
+        if not predictions:
+            return Lost(0.0, 1.0, len(result), STUDENT)
+        lost = Lost.mean(_weighed([(number / count, count) for number, count in result if count]), 1.0)
+        return replace(lost, bound=min(lost.bound, 1.0))
 
     @property
     def can_show(self) -> bool:
@@ -395,7 +412,8 @@ class SameClass(OnSplits):
     @cached_property
     def _flips(self) -> Flips:
         name, kind = self.splits.first_classes
-        return Flips.of(kind, (self.splits.real.run(feeds)[name] for feeds in self.splits.held_back))
+        values = (self.splits.real.run(feeds)[name] for feeds in self.splits.held_back)
+        return Flips.of(kind, (finite_rows(kind, value)[0] for value in values))
 
     def start(self, default: float) -> float:
         return self._flips.loss(self._aim(), default)
@@ -446,6 +464,7 @@ class LabelledDrop(Criterion):
     labelled: Labelled
     calibration: Samples | None = None
     order: ClassVar[float] = 2.0
+    given: ClassVar[str] = "half of the labelled samples judge"
 
     def held(self, file: onnx.ModelProto) -> Lost:
         return self._lost(file, 0)
@@ -458,6 +477,8 @@ class LabelledDrop(Criterion):
         result = half.measured(_scored(file, self.model).run)
         value, drops = half.points(real) - half.points(result), half.drops(real, result)
         bound = value + self._at_most(drops) - float(drops.mean())
+        if not np.ptp(drops) > 0:  # what no picture shows may still be in others
+            bound = max(bound, POINTS * most_of(0, len(half.samples)))
         return Lost(value, bound, len(half.samples), CHANGED if half.counts_hits else STUDENT, tuple(drops.tolist()))
 
     def _at_most(self, drops: Sequence[float] | np.ndarray, count: int = 0) -> float:
@@ -465,7 +486,14 @@ class LabelledDrop(Criterion):
 
     @cached_property
     def _real(self) -> Sequence[Any]:
-        return self.labelled.measured(Runner(released(self.model)).run)
+        result = self.labelled.measured(Runner(released(self.model)).run)
+        for first, use in enumerate(("choose", "judge")):
+            half = self.labelled.every_second(first)
+            if math.isnan(half.points(result[first::2])):
+                raise CalibrationError(
+                    f"the {len(half.samples)} labelled samples that {use} hold nothing that is scored: give more labels"
+                )
+        return result
 
     @property
     def judges(self) -> int:
@@ -478,7 +506,7 @@ class LabelledDrop(Criterion):
 
     @property
     def can_show(self) -> bool:
-        fewest = draws_needed(self.limit / POINTS) if self.labelled.counts_hits else 2
+        fewest = draws_needed(self.limit / POINTS) if self.labelled.counts_hits else FEWEST_JUDGES
         return self.judges >= fewest
 
     def room(self, held: Lost) -> float:
@@ -520,17 +548,27 @@ class EvaluatedDrop(Criterion):
         return None
 
 
-def differing_classes(kinds: Kinds, real: Outputs, outputs: Outputs) -> tuple[int, int]:
-    """Predictions of a run whose top class differs, and how many there are: of the output that differs most.
+Differing = tuple[int, int]  # predictions whose top class differs, and how many there are
 
-    (0, 0) where no output has classes.
-    """
-    each = [
-        ~kind.same(*comparable(kind, real[name], outputs[name])) for name, kind in outputs_of_classes(kinds).items()
-    ]
-    nothing = np.zeros(0, np.bool_)
-    worst = max(each, key=lambda differs: (differs.mean() if differs.size else 0.0, differs.size), default=nothing)
-    return int(worst.sum()), int(worst.size)
+
+def differing_classes(kinds: Kinds, real: Outputs, outputs: Outputs) -> dict[str, Differing]:
+    """By output of classes, which predictions of a run differ."""
+    same = {
+        name: kind.same(*comparable(kind, real[name], outputs[name]))
+        for name, kind in outputs_of_classes(kinds).items()
+    }
+    return {name: (int(np.sum(~one)), int(one.size)) for name, one in same.items()}
+
+
+def most_differing(runs: Sequence[Mapping[str, Differing]]) -> list[Differing]:
+    """Of each run, the output of which most differs in all of them. runs: see `differing_classes`."""
+
+    def share(name: str) -> float:
+        differing, count = (sum(numbers) for numbers in zip(*(run[name] for run in runs), strict=True))
+        return differing / count if count else -1.0
+
+    worst = max(runs[0], key=share)
+    return [run[worst] for run in runs]
 
 
 def outputs_of_classes(kinds: Kinds) -> dict[str, Classes]:
@@ -539,9 +577,20 @@ def outputs_of_classes(kinds: Kinds) -> dict[str, Classes]:
 
 
 def _weighed(pairs: Sequence[tuple[float, int]]) -> np.ndarray:
-    """Values whose plain mean is the mean of all values by their weights; pairs: (value, weight)."""
+    """Values whose mean is the mean of all by their weights, and whose spread is that mean's; pairs: (value, weight).
+
+    A mean by weights is a ratio of two sums, R = Σ v w / Σ w. Leaving out sample i changes it by (v − R) w / (Σ w − w),
+    of which the jackknife makes pseudo-values (Tukey 1958); here their mean is R. What weighs nothing is left out.
+    """
     values, weights = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
-    return np.asarray(values * weights / (weights.mean() or 1.0))
+    if not np.ptp(weights) > 0:
+        return values
+    values, weights = values[weights > 0], weights[weights > 0]
+    if len(values) < 2:
+        return values
+    mean, total = float((values * weights).sum() / weights.sum()), weights.sum()
+    pseudo = (len(values) - 1) * (values - mean) * weights / (total - weights)
+    return np.asarray(mean + pseudo - pseudo.mean())
 
 
 def _expected_bound(held: np.ndarray, judges: int, at_most: Callable[[np.ndarray, int], float] = mean_at_most) -> float:

@@ -40,6 +40,7 @@ from ptqc.passes.allocate.constraints.criteria import (
     CERTAIN,
     CONFIDENCE,
     DROP,
+    FEWEST_JUDGES,
     LOSS_UNITS,
     NO_BOUND,
     SAME,
@@ -136,7 +137,7 @@ class LossBudget(Constraint):
     @property
     def samples_necessary(self) -> int:
         """How few samples could at all show that the budget is kept."""
-        return draws_needed(self.limit) if self.unit == SAME else 2
+        return draws_needed(self.limit) if self.unit == SAME else FEWEST_JUDGES
 
     def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:  # noqa: ARG002
         """Raises UsageError where points of a score are counted and none of the ways to get one is given."""
@@ -223,7 +224,8 @@ def criterion_of(job: CompileState, budget: LossBudget, scoring: Scoring | None)
         assert scoring is not None  # see `LossBudget.check_request`
         if scoring.labelled is None:
             return EvaluatedDrop(budget.limit, budget.unit, job.model, scoring)
-        return LabelledDrop(budget.limit, budget.unit, job.model, scoring.labelled, job.prepared.samples)
+        labelled = scoring.labelled.distinct  # copies would choose, and judge what they chose
+        return LabelledDrop(budget.limit, budget.unit, job.model, labelled, job.prepared.samples)
     if judging is None:
         raise UsageError(
             f"the budget {budget} needs samples that were used for no choice, and the earlier compile set none aside: "
@@ -457,9 +459,13 @@ def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | No
     text = f"the file {'gains' if judged.value < 0 else 'loses'} {shown(abs(judged.value))} {on}"
     if judged.value > budget.limit:
         return Note(STEP, "", f"{text}, over the budget of {budget}: allow a larger loss", Level.WARNING)
+    given = verdict.criterion.given
+    if not math.isfinite(judged.bound):
+        fewest = f"at least {FEWEST_JUDGES} have to judge, and {given}"
+        return Note(STEP, "", f"{text}, which are too few for a bound: give more samples; {fewest}", Level.WARNING)
     more = "give more samples"
     if needed is not None:
-        more = f"about {max(needed - judged.samples, 1):,} samples more would show that it is kept"
+        more = f"about {max(needed - judged.samples, 1):,} more judging samples would show that it is kept; {given}"
     message = f"{text}, but it may lose up to {shown(judged.bound)}, over the budget of {budget}: {more}"
     return Note(STEP, "", message, Level.WARNING)
 

@@ -251,7 +251,8 @@ def loss_in_words(document: Document) -> str:
     plans = f"{count} {'plan' if count == 1 else 'plans'} built"
     first = f"{shown(judged['lost'], document['unit'])} by the score, with no bound"
     if judged["samples"]:
-        first = f"{judged_loss(document)}, {loss_bound(document)} ({_certainty(document)})"
+        certainty = "" if judged["bound"] is None else f" ({_certainty(document)})"
+        first = f"{judged_loss(document)}, {loss_bound(document)}{certainty}"
     warning = "" if document["kept"] else "NOT SHOWN TO BE MET: "
     how = HOW_CHOSEN.get(document["unit"], "on held-back samples")
     held = f"{shown(document['measured']['lost'], document['unit'])} {how}"
@@ -278,12 +279,14 @@ def on_judges(document: Document) -> str:
 def loss_bound(document: Document) -> str:
     """What is lost at most, as judging samples show."""
     bound, unit = document["judged"]["bound"], document["unit"]
-    is_least = unit == SAME or (unit == DROP and bound is not None and bound < 0)
+    if bound is None:
+        return "too few for a bound"
+    is_least = unit == SAME or (unit == DROP and bound < 0)
     return f"{'at least' if is_least else 'at most'} {shown(bound, unit)}"
 
 
 def shown(lost: float | None, unit: str) -> str:
-    """What is lost, as a budget of this unit says it: of top classes, what is left. A single sample bounds nothing."""
+    """What is lost, as a budget of this unit says it: of top classes, what is left. Few samples bound nothing."""
     if lost is None:
         return "unknown"
     if unit == SAME:
@@ -312,7 +315,8 @@ def _whole_loss(document: Document) -> Iterator[tuple[str, str]]:
     yield "budget", document["budget"]
     yield "met", "yes" if document["kept"] else "not shown"
     yield "judged on", f"{judged['samples']:,} judging samples" if judged["samples"] else "the score"
-    yield "bound", f"{_certainty(document)}, one-sided"
+    is_bounded = judged["bound"] is not None
+    yield "bound", f"{_certainty(document)}, one-sided" if is_bounded else "none"
     if document["samples_needed"] is not None:
         yield "samples that would show it, if others are like these", f"about {document['samples_needed']:,}"
 

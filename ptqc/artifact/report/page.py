@@ -172,8 +172,8 @@ SECTIONS = (
         "loss-budget",
         "Accuracy budget",
         "Plans were built and measured on held-back samples, and their predictions were corrected accordingly. The "
-        "files were then judged on samples that played no part in any choice (judging samples), from the largest to "
-        "the smallest, until one failed.",
+        "files were then judged, from the largest to the smallest, until one failed: on samples that played no part "
+        "in any choice (judging samples), or by `evaluate`, whose figure chose them, too.",
         loss_budget_table,
         has_loss_budget,
         about="guides/choosing-a-budget.html",

@@ -19,6 +19,7 @@ from ptqc.evaluation.scoring import OwnScore, scoring_of
 from ptqc.losses import OutputLoss
 from ptqc.losses.classes import Logits
 from ptqc.losses.embedding import Embedding
+from ptqc.losses.labels import RATE, Labels
 from ptqc.losses.regression import Regression
 from ptqc.passes.allocate.constraints.criteria import (
     EXACT,
@@ -28,6 +29,7 @@ from ptqc.passes.allocate.constraints.criteria import (
     MeanLoss,
     SameClass,
     Splits,
+    _weighed,
     mean_at_most,
     most_of,
 )
@@ -115,14 +117,97 @@ def test_several_predictions_of_a_sample_are_not_independent(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("differing", [0, 5])
 def test_samples_that_are_all_alike_show_no_spread(differing: int, tmp_path: Path) -> None:
-    """Ten samples of 50 rows, in each of which as many differ: the bound is as if one row more did."""
+    """Ten samples of 50 rows, in each of which as many differ: an eleventh may be one of which all do."""
     x = np.tile([1.0, 0.5, 0.0], (10, 50, 1)).astype(np.float32)
     x[:, :differing] = [0.0, 0.5, 1.0]
     data = collect(list(x), input_specs(model(np.eye(3))), tmp_path / "x", 10)
     criterion = SameClass(0.05, "%same", Splits(model(np.eye(3)), {"y": Logits(1)}, data, data))
     judged = criterion.judged(packed(np.diag([1.0, 1.0, 0.1])))
     assert judged.value == pytest.approx(differing / 50)
-    assert judged.bound == pytest.approx(mean_at_most([differing / 50 + 0.02, *[differing / 50] * 9]))
+    assert judged.bound == pytest.approx(max(differing / 50, most_of(0, 10)))
+
+
+def test_of_several_outputs_the_one_that_differs_most_counts(tmp_path: Path) -> None:
+    """One prediction of `few` differs in half of the samples, none of the hundred of `many`."""
+    graph = f"g (float[N,100,{CLASSES}] x) => (float[N,{CLASSES}] few, float[N,100,{CLASSES}] many) {{"
+    graph += " m = ReduceMean<keepdims=0>(x, axis) few = Gemm(m, w) many = Identity(x) }"
+
+    def built(weight: np.ndarray) -> onnx.ModelProto:
+        return proto(graph, w=weight.astype(np.float32), axis=np.array([1]))
+
+    x = np.zeros((400, 100, CLASSES), np.float32)
+    x[:200, :, 0], x[200:, :, 2] = 1, 1
+    real = ir.from_proto(built(np.eye(CLASSES)))
+    data = collect(x, input_specs(real), tmp_path / "x", 400)
+    criterion = SameClass(0.02, "%same", Splits(real, {"few": Logits(1), "many": Logits(2)}, data, data))
+    assert criterion.judged(built(SWAPPED)).value == 0.5
+
+
+def test_a_score_that_is_nan_is_no_top_class(tmp_path: Path) -> None:
+    x = np.tile([1.0, 0.5, 0.0], (10, 1)).astype(np.float32)
+    data = spooled(x, tmp_path / "x")
+    criterion = SameClass(0.05, "%same", Splits(model(np.eye(3)), {"y": Logits(1)}, data, data))
+    assert criterion.judged(packed(np.full((3, 3), np.nan))).value == 1
+
+
+def test_background_alone_shows_nothing(tmp_path: Path) -> None:
+    data = spooled(np.tile([1.0, 0.5, 0.0], (10, 1)).astype(np.float32), tmp_path / "x")
+    kinds = {"y": Logits(1, background=0)}
+    judged = SameClass(0.05, "%same", Splits(model(np.eye(3)), kinds, data, data)).judged(packed(SWAPPED))
+    assert (judged.value, judged.bound) == (0, 1)
+
+
+def test_rows_that_are_nan_in_float_are_left_out(tmp_path: Path) -> None:
+    graph = f"g (float[N,{CLASSES}] x) => (float[N,{CLASSES}] y) {{"
+    graph += " s = Gemm(x, w) a = Abs(x) m = ReduceMax<keepdims=1>(a, axis) y = Div(s, m) }"
+
+    def built(weight: np.ndarray) -> onnx.ModelProto:
+        return proto(graph, w=weight.astype(np.float32), axis=np.array([1]))
+
+    x = np.random.default_rng(0).standard_normal((10, 4, CLASSES)).astype(np.float32)
+    x[:, 3] = 0  # 0 / 0
+    real = ir.from_proto(built(np.eye(CLASSES)))
+    data = collect(list(x), input_specs(real), tmp_path / "x", 10)
+    criterion = SameClass(0.05, "%same", Splits(real, {"y": Logits(1)}, data, data))
+    held = criterion.held(built(np.diag([1.0, 1.0, 0.5])))
+    assert 0 < held.value < 1
+    assert criterion.start(0.1) > 1e-6
+
+
+def test_labels_that_never_differ_show_as_little_as_classes_that_never_do(tmp_path: Path) -> None:
+    graph = f"g (float[N,{CLASSES}] x) => (int64[N,1] y) {{ s = Gemm(x, w) y = ArgMax<axis=1>(s) }}"
+    file = proto(graph, w=np.eye(CLASSES, dtype=np.float32))
+    data = collect(
+        np.random.default_rng(0).random((20, CLASSES), np.float32), input_specs(ir.from_proto(file)), tmp_path, 20
+    )
+    criterion = MeanLoss(0.002, "relative", Splits(ir.from_proto(file), {"y": Labels()}, data, data))
+    judged = criterion.judged(file)
+    assert (judged.value, judged.bound) == (0, pytest.approx(RATE * most_of(0, 20)))
+
+
+def test_few_judges_bound_nothing(tmp_path: Path) -> None:
+    for count, is_bounded in ((7, False), (8, True)):
+        data = spooled(np.random.default_rng(0).random((count, CLASSES), np.float32), tmp_path / str(count))
+        criterion = MeanLoss(0.1, "nat", Splits(model(np.eye(3)), {"y": Logits(1)}, data, data))
+        assert np.isfinite(criterion.judged(packed(SWAPPED)).bound) == criterion.can_show == is_bounded
+
+
+@pytest.mark.parametrize("count", [16, 64])
+@pytest.mark.parametrize("power", [0.0, -0.5])
+def test_the_bound_of_samples_of_different_lengths_holds(count: int, power: float) -> None:
+    """Losses that do not depend on the length of a sample, and those that fall with it; 90 % are claimed."""
+    rng = np.random.default_rng(0)
+
+    def drawn(size: int) -> tuple[np.ndarray, np.ndarray]:
+        lengths = np.ceil(20 * rng.lognormal(0, 1, size))
+        return rng.exponential(1, size) * lengths**power, lengths
+
+    values, lengths = drawn(10**6)
+    truth = (values * lengths).sum() / lengths.sum()
+    bounds = [mean_at_most(_weighed(list(zip(*drawn(count), strict=True)))) for _ in range(1000)]
+    assert np.mean(np.array(bounds) >= truth) > 0.8
+    weighed = _weighed([(1.0, 1), (4.0, 3)])
+    assert weighed.mean() == pytest.approx(3.25)
 
 
 @pytest.mark.parametrize(("limit", "hits", "count"), [(0.01, 0, 64), (0.01, 2, 400), (0.05, 1, 40)])

@@ -144,7 +144,7 @@ def test_what_is_missed_says_what_helps() -> None:
     text = loss_report(budget, unsure, "nat")
     assert text.document["samples_needed"] == 256
     assert "may lose up to 0.012 nat" in str(text.notes)
-    assert "about 192 samples more" in str(text.notes)
+    assert "about 192 more judging samples" in str(text.notes)
     with pytest.raises(Missed, match="without strict the file is delivered") as missed:
         check_budgets({"loss": text})
     assert missed.value.figures == {"budget": "0.01nat", "limit": 0.01, "value": 0.012, "unit": "nat"}
@@ -222,7 +222,7 @@ def test_what_is_not_shown_counts_where_asked_for(kept: Artifact, tmp_path: Path
     missed = resolve(kept, tmp_path / "missed", "99%same")
     assert kept_budgets(missed) == {"loss": False}
     assert not all(kept_budgets(missed).values())
-    assert "samples more would show that it is kept" in " ".join(missed.summary().split())
+    assert "more judging samples would show that it is kept; a quarter" in " ".join(missed.summary().split())
     words = ["resolve", str(kept.folder), "-o", str(tmp_path / "strict"), "--budget", "99%same", "--strict", "-q"]
     assert main([*words, "--cache", str(kept.folder.parent / "cache")]) == 2
     assert not (tmp_path / "strict").exists()
