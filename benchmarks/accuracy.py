@@ -171,7 +171,12 @@ def main() -> None:
         for task in chosen(arguments.tasks):
             rows += measure(task, arguments)
             harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
+    if failed := [row["budget"] for row in rows if "score" not in row and "smallest" not in row]:
+        raise SystemExit(f"not recorded, as {', '.join(failed)} failed")
     if arguments.record:
+        infeasible_ones = [(row["task"], row["budget"]) for row in rows if "smallest" in row]
+        harness.forget(harness.FIGURES / "accuracy.json", infeasible_ones)
         harness.record(harness.FIGURES / "accuracy.json", [_recorded(row) for row in rows if "score" in row], facts)
     if arguments.record_formats:
         about = {"formats": arguments.formats, "seed": arguments.seed}
@@ -181,7 +186,6 @@ def main() -> None:
         about = {"calibration": arguments.calibration}
         recorded = [{**_recorded(row), **about} for row in rows if "score" in row]
         harness.record(harness.FIGURES / "calibration.json", recorded, facts, *about)
-    harness.print_results(rows, COLUMNS, facts)
 
 
 def _recorded(row: dict[str, Any]) -> dict[str, Any]:

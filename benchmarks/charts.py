@@ -30,7 +30,7 @@ NAMES = {
     "digits_resnet_dw": "ResNet, digits",
     "minilm_l6_v2_emb": "MiniLM-L6-v2",
 }
-# Tools of the chart of peers, at 4 bits a weight, and networks with all of them.
+# Tools of the chart of peers, at 4 bits a weight; COMPARED are all networks that they were tried on.
 PEERS = {"onnxruntime int4-weights": "ONNX Runtime, int4 weights", "aimet w4a8": "AIMET, w4a8 (min/max)"}
 # Networks of the chart of agreement.
 FOLLOWED = {
@@ -43,7 +43,10 @@ FOLLOWED = {
 }
 # Instructions that latency is shown for, with the color of their bars.
 KERNELS = {"AVX-512 VNNI": BLUE, "AVX2": ORANGE}
-COMPARED = ("mobilenetv2_imagenette", "squeezenet1_1", "mlperftiny_ic_resnet8", "cifar10_resnet20")
+COMPARED = (
+    *("mobilenetv2_imagenette", "squeezenet1_1", "mlperftiny_ic_resnet8", "cifar10_resnet20"),
+    "mlperftiny_kws_dscnn",
+)
 
 
 @cache

@@ -447,14 +447,13 @@ RECIPES = {
     "nncf int8": "NNCF, int8",
     "modelopt int8": "NVIDIA ModelOpt, int8",
 }
-SHOWN_PEERS = ("squeezenet1_1", "mobilenetv2_imagenette", "mlperftiny_ic_resnet8")
 
 
 def peers() -> str:
     """What other tools lose, and ptqc in no more bytes."""
     by_peer = {(row["task"], row["peer"]): row for row in rows("peers")}
     lines = []
-    for task, peer in ((task, peer) for task in SHOWN_PEERS for peer in RECIPES if (task, peer) in by_peer):
+    for task, peer in ((task, peer) for task in charts.COMPARED for peer in RECIPES if (task, peer) in by_peer):
         row = by_peer[task, peer]
         ours = f"{row['ptqc_difference']:+.2f}, {100 * row['ptqc_top1_agreement']:.1f} % same"
         theirs = f"{row['difference']:+.2f}, {100 * row['top1_agreement']:.1f} % same"

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -273,6 +273,12 @@ def record(path: Path, measured: Sequence[Row], facts: Mapping[str, Any], *more:
     for row in measured:
         rows[tuple(row[key] for key in keys)] = {**row, **about}
     write_recorded(path, list(rows.values()))
+
+
+def forget(path: Path, keys: Collection[tuple[str, str]]) -> None:
+    """Take rows of these tasks and budgets out of a data file, as no file is so small now."""
+    left = [row for row in recorded(path) if (row["task"], row["budget"]) not in keys]
+    write_recorded(path, left)
 
 
 def recorded(path: Path) -> list[dict[str, Any]]:

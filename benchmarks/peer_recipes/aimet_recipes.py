@@ -9,7 +9,6 @@ from aimet_onnx import mixed_precision
 
 BATCH = 32
 STEPS = 15_000  # a layer, what it recommends for weights below 8 bits
-SEARCHED = 64  # samples for the sequential search, whose time grows with samples times layers times candidates
 SAME_CLASS = 0.95  # of the calibration samples keep their top class: what the mixed precision has to reach
 
 
@@ -43,12 +42,11 @@ def adaround(job: recipe.Job) -> str:
     return f"{steps:,} steps a layer"
 
 
-def seqmse(job: recipe.Job) -> str:
-    sim, searched = simulator(job, "int4"), job.samples[:SEARCHED]
-    aimet_onnx.apply_seq_mse(sim, recipe.batches(searched, BATCH))
-    sim.compute_encodings(recipe.batches(job.samples, BATCH))
+def seqmse(job: recipe.Job) -> None:
+    sim, inputs = simulator(job, "int4"), recipe.batches(job.samples, BATCH)
+    aimet_onnx.apply_seq_mse(sim, inputs)
+    sim.compute_encodings(inputs)
     save(sim, job)
-    return f"search on {len(searched)} samples"
 
 
 def outputs(session: onnxruntime.InferenceSession, inputs: list[recipe.Feeds]) -> np.ndarray:
