@@ -290,17 +290,15 @@ def _columns(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Encoder:
-    """Makes feeds of a text. length: tokens of a sample at most, and where it `pads` always; most: of a text.
+    """Makes feeds of a text. length: tokens of a sample at most, and where it `pads` always.
 
-    is_fixed: whether the model takes this length alone. lengths: in samples, of the texts that were read.
+    lengths: in samples, of the texts that were read.
     """
 
     tokenizer: Any
     inputs: Sequence[InputSpec]
     roles: dict[str, InputRole]
     length: int
-    most: int
-    is_fixed: bool
     pads: bool
     side: str
     filler: int
@@ -335,20 +333,8 @@ class _Encoder:
         # Of a text that is split nothing is lost, so its parts come in order.
         end = "right" if texts.overlong == "split" else cutting.get("direction", "right")
         tokenizer.enable_truncation(length, direction=end)
-        side, most = texts.padding_side or own.get("direction", "right"), length
-        return cls(
-            tokenizer,
-            inputs,
-            result,
-            fixed or length,
-            most,
-            fixed is not None,
-            pads,
-            side,
-            filler,
-            texts.special_tokens,
-            where,
-        )
+        side, length = texts.padding_side or own.get("direction", "right"), fixed or length
+        return cls(tokenizer, inputs, result, length, pads, side, filler, texts.special_tokens, where)
 
     def __call__(self, name: str, text: str, parts: int) -> Iterator[Feeds]:
         """Feeds of at most so many parts of the text, evenly spread; the first one where there is to be one."""
@@ -366,9 +352,11 @@ class _Encoder:
         cut, count = sum(length > 1 for length in self.lengths), len(self.lengths)
         if not cut:
             return []
-        longer = "" if self.is_fixed and self.most == self.length else "a larger --length, or "
+        most = self.tokenizer.truncation["max_length"]
+        is_longest = _tokens_input(self.inputs, self.roles).shape[-1] == most
+        longer = "" if is_longest else "a larger --length, or "
         message = (
-            f"{cut} of {count} texts have more than {self.most} tokens, and the rest of them is not used: {longer}"
+            f"{cut} of {count} texts have more than {most} tokens, and the rest of them is not used: {longer}"
             "--overlong split would use more"
         )
         return [Note("calibrate", "", message)]

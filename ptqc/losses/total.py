@@ -65,9 +65,9 @@ class OutputLoss:
         return sum(self._size(name, reference, quantized) for name in self.kinds)
 
     def _size(self, name: str, reference: Outputs, quantized: Outputs) -> int:
-        if reference[name].shape == quantized[name].shape and not has_flaws(reference[name]):
-            return reference[name].size
-        return self._pair(name, reference, quantized)[0].size
+        if has_flaws(reference[name]):
+            return self._pair(name, reference, quantized)[0].size
+        return aligned(reference[name], quantized[name])[0].size
 
     def _pair(self, name: str, reference: Outputs, quantized: Outputs) -> Pair:
         """What is compared of an output."""
