@@ -158,7 +158,9 @@ def measure(name: str, budget: str, place: Path, cache: str, arguments: argparse
     return {**row, "evaluation": _shown(outcome.value, report["unit"]), "kept_there": "yes" if is_kept else "MISSED"}
 
 
-def _shown(lost: float, unit: str) -> str:
+def _shown(lost: float | None, unit: str) -> str:
+    if lost is None:  # too few judges for a bound
+        return "–"
     return f"{100 * (1 - lost):.2f} %" if unit == "%same" else f"{lost:.3g}"
 
 
