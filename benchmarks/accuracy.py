@@ -175,8 +175,8 @@ def main() -> None:
     if failed := [row["budget"] for row in rows if "score" not in row and "smallest" not in row]:
         raise SystemExit(f"not recorded, as {', '.join(failed)} failed")
     if arguments.record:
-        infeasible_ones = [(row["task"], row["budget"]) for row in rows if "smallest" in row]
-        harness.forget(harness.FIGURES / "accuracy.json", infeasible_ones)
+        unreachable = [(row["task"], row["budget"]) for row in rows if "smallest" in row]
+        harness.forget(harness.FIGURES / "accuracy.json", unreachable)
         harness.record(harness.FIGURES / "accuracy.json", [_recorded(row) for row in rows if "score" in row], facts)
     if arguments.record_formats:
         about = {"formats": arguments.formats, "seed": arguments.seed}

@@ -98,11 +98,12 @@ class CanonicalModel:
         turns = [0 if self.holds_back_first else _turn(block) for block in range(-(-count // HELD_BACK))]
         held = {min(HELD_BACK * block + turn, count - 1) for block, turn in enumerate(turns)}
         # Copies follow the first of them, and none is held back besides it: a frequent one would be most of that split.
-        first: dict[str, int] = {}
-        of = [first.setdefault(one.origin, i) for i, one in enumerate(self.samples.records)]
-        if self.holds_back_first or len(first) < FEWEST_DIFFERENT:  # very few different ones are needed in both
+        originals = self.samples.originals
+        if (
+            self.holds_back_first or len(set(originals)) < FEWEST_DIFFERENT
+        ):  # very few different ones are needed in both
             return [i for i in range(count) if i not in held], sorted(held)
-        return [i for i in range(count) if of[i] not in held], sorted(held.intersection(of))
+        return [i for i in range(count) if originals[i] not in held], sorted(held.intersection(originals))
 
 
 def _turn(number: int) -> int:

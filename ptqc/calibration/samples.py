@@ -154,12 +154,12 @@ class Samples(Sequence[Feeds]):
         """The same samples with further arrays, spooled to another folder. Raises Interrupted."""
         return self.rewritten(directory, ({**feeds, **more(feeds)} for feeds in self))
 
-    def rewritten(self, directory: Path, made: Iterable[Feeds]) -> "Samples":
+    def rewritten(self, directory: Path, feeds_of_each: Iterable[Feeds]) -> "Samples":
         """The samples that were made of these, one of each, spooled to another folder. Raises Interrupted."""
         with _spooling(directory), (directory / DATA).open("wb") as file:
             records = [
                 _append(file, record.number, feeds, record.file, record.origin)
-                for record, feeds in zip(self.records, made, strict=True)
+                for record, feeds in zip(self.records, feeds_of_each, strict=True)
             ]
             _write_index(directory, records)
         return replace(self, directory=directory, records=tuple(records))
@@ -213,15 +213,19 @@ class Samples(Sequence[Feeds]):
     @property
     def distinct(self) -> "Samples":
         """One of several copies."""
-        return self.select(self.first_copies)
+        return self.select(sorted(set(self.originals)))
 
     @property
-    def first_copies(self) -> Sequence[int]:
-        """The places of those that are no copies of earlier ones."""
+    def originals(self) -> Sequence[int]:
+        """Of each sample, the place of the first one that it is a copy of: its own, where it is none."""
         first: dict[str, int] = {}
-        for place, record in enumerate(self.records):
-            first.setdefault(record.origin, place)
-        return list(first.values())
+        return [first.setdefault(record.origin, place) for place, record in enumerate(self.records)]
+
+    def among(self, others: "Samples") -> Sequence[bool]:
+        """Of each sample, whether others have it."""
+        # What earlier releases recorded does not tell what it was made of.
+        known = {digest for record in others.records for digest in (record.origin, record.sha256)}
+        return [not known.isdisjoint((record.origin, record.sha256)) for record in self.records]
 
     @property
     def row_shapes(self) -> frozenset[tuple[tuple[int, ...], ...]]:
@@ -498,8 +502,8 @@ def _of_part(reader: _Reader, count: int) -> Iterator[Note]:
     elif stream.available is not None and stream.available > items < seen:
         message = f"{count} samples of {items} of the {stream.available} items given are used, evenly spread"
         yield Note("calibrate", "", message)
-    elif (given := max(seen, stream.available or 0)) > count:
-        yield Note("calibrate", "", f"{count} of the {given} samples given are used, evenly spread")
+    elif (available := max(seen, stream.available or 0)) > count:
+        yield Note("calibrate", "", f"{count} of the {available} samples given are used, evenly spread")
 
 
 def _added_axis(name: str) -> Note:

@@ -87,7 +87,7 @@ class Labelled(ABC):
     @property
     def distinct(self) -> Self:
         """One of several copies of a sample."""
-        return self.select(self.samples.first_copies)
+        return self.select(sorted(set(self.samples.originals)))
 
     def guessing(self, run: Runs) -> float | None:
         """What guessing scores, in percent; None where that is unknown. Raises CalibrationError for wrong labels."""

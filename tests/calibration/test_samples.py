@@ -337,20 +337,20 @@ def test_the_first_samples_of_an_iterator_are_told_where_it_gives_more(count, is
 def test_a_source_of_known_length_gives_no_more_than_is_used(tmp_path):
     class Loader:
         def __init__(self, count):
-            self.count, self.given = count, 0
+            self.count, self.yielded = count, 0
 
         def __len__(self):
             return self.count
 
         def __iter__(self):
             for i in range(self.count):
-                self.given += 1
+                self.yielded += 1
                 yield {"x": np.full((1, 4), i, np.float32)}
 
     for count in (10, 11):
         loader = Loader(count)
         samples = collect(loader, [X], tmp_path / str(count), 10)
-        assert loader.given == 10
+        assert loader.yielded == 10
         assert any(note.message.startswith("the first 10 samples of") for note in samples.notes) == (count > 10)
 
 

@@ -23,7 +23,6 @@ from ptqc.losses.base import some_rows
 from ptqc.losses.classes import Classes
 from ptqc.losses.finite_rows import finite_rows
 from ptqc.losses.labels import RATE, Labels
-from ptqc.losses.total import HOPELESS
 
 SAME, DROP = "%same", "%drop"
 # How a budget writes the units that losses are measured in, by the name that `ptqc.losses` gives them.
@@ -230,13 +229,13 @@ class Lost:
 class Criterion(ABC):
     """limit: what may be lost. unit: of it, as the budget writes it.
 
-    order: the power of the limit that a loss grows with. given: which of the samples that are given judge.
+    order: the power of the limit that a loss grows with. who_judges: in words, which of a user's samples judge.
     """
 
     limit: float
     unit: str
     order: ClassVar[float] = 1.0
-    given: ClassVar[str] = "a quarter of all samples, or all beyond --samples, judge"
+    who_judges: ClassVar[str] = "a quarter of all samples, or all beyond --samples, judge"
 
     def shown(self, lost: float) -> str:
         """What is lost, in the words of the budget."""
@@ -375,14 +374,12 @@ class SameClass(OnSplits):
     def held(self, file: onnx.ModelProto) -> Lost:
         """As counted, drawn towards what the size of the loss makes likely: few samples show few differences."""
         name, kind = self.splits.first_classes
+        loss = OutputLoss({name: kind})
         losses = list[tuple[float, int]]()  # the divergence of the first output of classes
 
         def compared() -> Compared:
             for real, packed in self.splits.compared(file, self.splits.held_back):
-                first, second = comparable(kind, real[name], packed[name])
-                is_finite = np.isfinite(second).all()
-                loss = kind.combine(kind.losses(first, second)) if first.size and is_finite else HOPELESS
-                losses.append((loss, first.size))
+                losses.append((loss(real, packed), loss.size(real, packed)))
                 yield real, packed
 
         lost = self._lost(compared())
@@ -464,7 +461,7 @@ class LabelledDrop(Criterion):
     labelled: Labelled
     calibration: Samples | None = None
     order: ClassVar[float] = 2.0
-    given: ClassVar[str] = "half of the labelled samples judge"
+    who_judges: ClassVar[str] = "half of the labelled samples judge"
 
     def held(self, file: onnx.ModelProto) -> Lost:
         return self._lost(file, 0)
@@ -501,8 +498,8 @@ class LabelledDrop(Criterion):
 
     @property
     def measured_on(self) -> int:
-        known = {record.origin for record in self.calibration.records} if self.calibration is not None else set[str]()
-        return sum(record.origin in known for record in self.labelled.every_second(1).samples.records)
+        judges = self.labelled.every_second(1).samples
+        return 0 if self.calibration is None else sum(judges.among(self.calibration))
 
     @property
     def can_show(self) -> bool:

@@ -459,13 +459,13 @@ def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | No
     text = f"the file {'gains' if judged.value < 0 else 'loses'} {shown(abs(judged.value))} {on}"
     if judged.value > budget.limit:
         return Note(STEP, "", f"{text}, over the budget of {budget}: allow a larger loss", Level.WARNING)
-    given = verdict.criterion.given
+    who = verdict.criterion.who_judges
     if not math.isfinite(judged.bound):
-        fewest = f"at least {FEWEST_JUDGES} have to judge, and {given}"
+        fewest = f"at least {FEWEST_JUDGES} have to judge, and {who}"
         return Note(STEP, "", f"{text}, which are too few for a bound: give more samples; {fewest}", Level.WARNING)
     more = "give more samples"
     if needed is not None:
-        more = f"about {max(needed - judged.samples, 1):,} more judging samples would show that it is kept; {given}"
+        more = f"about {max(needed - judged.samples, 1):,} more judging samples would show that it is kept; {who}"
     message = f"{text}, but it may lose up to {shown(judged.bound)}, over the budget of {budget}: {more}"
     return Note(STEP, "", message, Level.WARNING)
 
@@ -563,10 +563,7 @@ def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Sa
 
 def _fresh(samples: Samples, measured: Samples) -> Samples:
     """The samples that are not measured on. Raises CalibrationError where fewer than two are."""
-    # What earlier releases recorded does not tell what it was made of.
-    known = {digest for record in measured.records for digest in (record.origin, record.sha256)}
-    places = (place for place, record in enumerate(samples.records) if known.isdisjoint((record.origin, record.sha256)))
-    fresh = samples.select(list(places))
+    fresh = samples.select([place for place, is_measured in enumerate(samples.among(measured)) if not is_measured])
     if len(fresh) < 2:
         raise CalibrationError(
             f"only {len(fresh)} of {len(samples)} samples differ from those that were measured on and can judge a loss "

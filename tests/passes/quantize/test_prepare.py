@@ -93,13 +93,13 @@ def test_what_earlier_releases_held_back_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tokens", "is_told"), [(12, True), (15, False)])
 @pytest.mark.parametrize("output", ["float[N,T,4] y", "float[N,4] y"])
 def test_answers_at_places_of_padding_are_told(tokens: int, is_told: bool, output: str, tmp_path: Path) -> None:
-    rest = "y = MatMul(z, w)" if "T" in output else "m = ReduceMean<keepdims=0>(z, axis) y = MatMul(m, w)"
+    head = "y = MatMul(z, w)" if "T" in output else "m = ReduceMean<keepdims=0>(z, axis) y = MatMul(m, w)"
     graph = f"""g (int64[N,T] input_ids, int64[N,T] attention_mask) => ({output}) {{
         e = Gather(table, input_ids)
         s = Cast<to=1>(attention_mask)
         u = Unsqueeze(s, last)
         z = Mul(e, u)
-        {rest}
+        {head}
     }}"""
     model = proto(graph, table=weight(20, 8), w=weight(8, 4), last=np.array([2]), axis=np.array([1]))
     mask = (np.arange(16) < tokens).astype(np.int64)[None]
